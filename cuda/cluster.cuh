@@ -15,6 +15,24 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, int rank)
   return there;
 }
 
+// The same for a pointer to shared memory.
+template <class T> __device__ __forceinline__ T* in_block(T* p, int rank) {
+  T* there;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
+  return there;
+}
+
+// Returns the number of blocks of a cluster; 1 on a device without clusters.
+__device__ __forceinline__ int blocks_in_cluster() {
+#if __CUDA_ARCH__ >= 900
+  int blocks;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+#else
+  return 1;
+#endif
+}
+
 __device__ __forceinline__ int rank_in_cluster() {
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

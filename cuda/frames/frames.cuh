@@ -1,11 +1,14 @@
 // Frames of the events of cameras: atomic additions of integers, so that the sums do not depend on the order.
 //
-// add_events adds events to frames in global memory. frame_in_shared computes a frame in shared memory, from the events
-// between two binary searches, and writes it once. If the events of a sample are not sorted by time, the frames of this
-// sample are computed by a second launch, in which each block reads all events of the sample.
+// frame_in_shared computes a frame in shared memory, from the events between two searches, and writes it once.
+// frames_in_global adds events to frames in global memory: those that are too large or too few, and those of samples
+// whose times are not sorted or whose cells overflow in shared memory. It also completes surfaces, because a pixel's
+// last event may be in an earlier frame.
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
+#include "cuda/cluster.cuh"
+#include "cuda/rows.cuh"
 
 namespace spikeforge {
 namespace frames {
@@ -14,12 +17,14 @@ template <class T> __device__ __forceinline__ Int read(const void* column, Int i
   return static_cast<Int>(static_cast<const T*>(column)[i]);
 }
 
+struct Missing {};  // the type of a column that is null
+
 // A coordinate outside of int becomes the least int, which is on no sensor.
-template <class T> __device__ __forceinline__ int coordinate(const void* column, Int i) {
-  if (column == nullptr) return 0;
-  const Int value = read<T>(column, i);
-  return value == static_cast<int>(value) ? static_cast<int>(value) : -2147483647 - 1;
+template <class T> __device__ __forceinline__ int coordinate(T value) {
+  if constexpr (sizeof(T) < sizeof(int)) return value;
+  return static_cast<Int>(value) == static_cast<int>(value) ? static_cast<int>(value) : -2147483647 - 1;
 }
+__device__ __forceinline__ int coordinate(Missing) { return 0; }
 
 // Returns the sample of an event: offsets[sample] <= event < offsets[sample + 1]. Wrong offsets give any sample.
 __device__ __forceinline__ int sample_of(const FramesArguments& a, Int event) {
@@ -76,16 +81,41 @@ __device__ __forceinline__ void add_event(const FramesArguments& a, const Steps&
     atomicMax(static_cast<Int*>(a.out) + index(step), step * steps.length + remainder + 1);
 }
 
-// The columns of an event. `position` is its time, or its number in the batch if steps are counted.
+// An event. `position` is its time, or its number in the batch if steps are counted.
 struct Event {
   Int position;
   int x, y, p;
 };
 
+// The columns of an event as they are stored, so that no load waits for the conversion of another.
+template <class T, class X, class Y, class P> struct Columns {
+  T t;
+  X x;
+  Y y;
+  P p;
+
+  __device__ __forceinline__ void load(const FramesArguments& a, Int event) {
+    if (a.by_count == 0) load(t, a.t, event);
+    load(x, a.x, event);
+    load(y, a.y, event);
+    load(p, a.p, event);
+  }
+  __device__ __forceinline__ Event converted(const FramesArguments& a, Int event) const {
+    return {a.by_count != 0 ? event : static_cast<Int>(t), coordinate(x), coordinate(y), coordinate(p)};
+  }
+
+ private:
+  template <class Number> static __device__ __forceinline__ void load(Number& to, const void* column, Int event) {
+    to = static_cast<const Number*>(column)[event];
+  }
+  static __device__ __forceinline__ void load(Missing&, const void*, Int) {}
+};
+
 template <class T, class X, class Y, class P>
 __device__ __forceinline__ Event load(const FramesArguments& a, Int event) {
-  return {a.by_count != 0 ? event : read<T>(a.t, event), coordinate<X>(a.x, event), coordinate<Y>(a.y, event),
-          coordinate<P>(a.p, event)};
+  Columns<T, X, Y, P> columns{};
+  columns.load(a, event);
+  return columns.converted(a, event);
 }
 
 // The step of an event, or -1 if it is skipped, and its place.
@@ -118,158 +148,271 @@ __device__ __forceinline__ void check_offsets(const FramesArguments& a) {
       report(a, a.events);
 }
 
-// A block adds `events_of_block` consecutive events.
-template <Values values, class T, class X, class Y, class P, class Number, int events_of_block>
-__device__ __forceinline__ void add_events(const FramesArguments& a) {
-  constexpr bool is_voxel = values == Values::voxel;
-  const Int first = static_cast<Int>(blockIdx.x) * events_of_block;
-  if (blockIdx.x == 0) check_offsets(a);
-  int sample = sample_of(a, first);
-  Steps steps = steps_of_sample<T>(a, is_voxel, sample);
-  Int end = a.offsets[sample + 1];
-  const Int last = ::min(first + events_of_block, a.events);
-  for (Int base = first + threadIdx.x; base < last; base += ahead * blockDim.x) {
-    Event events[ahead];
+// Searches by all threads of a block for the first events that are not before the steps from `step` on, if the times of
+// the sample are sorted. Otherwise, the results are arbitrary, but the same in every block.
+template <class T, int threads, int count>
+__device__ __forceinline__ void find_steps(const FramesArguments& a, const Steps& steps, Range sample, Int step,
+                                           Int (&first)[count]) {
+  for (int k = 0; k < count; ++k)
+    first[k] = a.by_count != 0 ? ::min(sample.begin + (step + k) * steps.length, sample.end) : sample.begin;
+  if (a.by_count != 0) return;
+  Int stride = sample.end - sample.begin + 1;  // the result is less than `stride` events after `first`
+  while (stride > 1) {
+    stride = (stride - 1) / threads + 1;
+    bool is_before[count];
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, last - 1));
-#pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      const Int number = base + i * blockDim.x;
-      if (number >= last) break;
-      if (number >= end) {
-        sample = sample_of(a, number);
-        steps = steps_of_sample<T>(a, is_voxel, sample);
-        end = a.offsets[sample + 1];
-      }
-      const Placed at = place(a, steps, row_width(a, values), sample, a.offsets[sample], number, events[i]);
-      if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
-        add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, events[i].p));
+    for (int k = 0; k < count; ++k) {
+      const Int probe = first[k] + (threadIdx.x + 1) * stride - 1;
+      const Int time = probe < sample.end ? read<T>(a.t, probe) : 0;
+      Int scaled = 0;
+      is_before[k] = probe < sample.end &&
+                     (time < steps.start || (scale(steps, time, scaled) && scaled < (step + k) * steps.length));
     }
+#pragma unroll
+    for (int k = 0; k < count; ++k) first[k] += __syncthreads_count(is_before[k]) * stride;
   }
 }
 
-// A search by all threads of a block for the first event that is not before a scaled time, if times ascend.
-struct Search {
-  Int low, high, bound;
+// The cells of a frame in shared memory: counters of 16 bits (the low halves of all words, then the high halves),
+// single bits, sums of voxels in 32 bits, or times since the begin of the step in 32 bits.
+template <Values values> struct SharedCells {
+  unsigned* words;
+  int half;  // the number of low halves
 
-  template <class T> __device__ __forceinline__ bool is_before(const FramesArguments& a, Int start, Int probe) const {
-    const Int time = probe < high ? read<T>(a.t, probe) : 0;
-    return probe < high && (time < start || difference(time, start) < bound);
+  __device__ __forceinline__ void clear(Int bytes) const {
+    for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) reinterpret_cast<uint4*>(words)[i] = {0, 0, 0, 0};
+  }
+
+  // `since` is the time of the event since the begin of its step, if this is short enough for 32 bits. `is_next`: adds
+  // a voxel to the following step. Returns false if the cell overflows.
+  __device__ __forceinline__ bool add(int cell, unsigned since, unsigned length, bool is_next, Int sign) const {
+    if constexpr (values == Values::binary || values == Values::bits) atomicOr(words + cell / 32, 1u << (cell % 32));
+    if constexpr (values == Values::surface) atomicMax(words + cell, since + 1);
+    if constexpr (values == Values::count) {
+      const bool is_high = cell >= half;
+      const unsigned old = atomicAdd(words + (is_high ? cell - half : cell), is_high ? 0x10000u : 1u);
+      return is_high ? old < 0xffff0000u : (old & 0xffffu) != 0xffffu;
+    }
+    if constexpr (values == Values::voxel) {
+      const int size = is_next ? since : length - since, weight = sign < 0 ? -size : size;
+      const int old = atomicAdd(reinterpret_cast<int*>(words) + cell, weight);
+      const int sum = static_cast<int>(static_cast<unsigned>(old) + static_cast<unsigned>(weight));
+      return ((old ^ sum) & (weight ^ sum)) >= 0;
+    }
+    return true;
+  }
+
+  // Adds the numbers of the four cells from cell i on, a multiple of 4, to totals; of bits, those of words.
+  template <class Total> __device__ __forceinline__ void add_to(Total (&totals)[4], int i) const {
+    const bool is_high = values == Values::count && i >= half;
+    if constexpr (values == Values::binary) {
+      for (int k = 0; k < 4; ++k) totals[k] |= words[i / 32] >> (i % 32 + k) & 1u;
+      return;
+    }
+    const uint4 four = *reinterpret_cast<const uint4*>(words + (is_high ? i - half : i));
+    const unsigned of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if constexpr (values == Values::count) totals[k] += of[k] >> (is_high ? 16 : 0) & 0xffffu;
+      if constexpr (values == Values::bits) totals[k] |= of[k];
+      if constexpr (values == Values::voxel) totals[k] += static_cast<int>(of[k]);
+      if constexpr (values == Values::surface) totals[k] = ::max(totals[k], of[k]);
+    }
   }
 };
 
-// Returns the events of a step, if those of the sample are sorted by time.
-template <class T>
-__device__ __forceinline__ Range events_of_step(const FramesArguments& a, const Steps& steps, Range sample, Int step) {
-  const Int bound = step * steps.length;
-  if (a.by_count != 0)
-    return {::min(sample.begin + bound, sample.end), ::min(sample.begin + bound + steps.length, sample.end)};
-  Search first{sample.begin, sample.end, bound}, last{sample.begin, sample.end, bound + steps.length};
-  while (first.low < first.high || last.low < last.high) {
-    const Int stride = (::max(first.high - first.low, last.high - last.low) + blockDim.x - 1) / blockDim.x;
-    const Int probe = (threadIdx.x + 1) * stride - 1;
-    const Int before_first = __syncthreads_count(first.is_before<T>(a, steps.start, first.low + probe));
-    const Int before_last = __syncthreads_count(last.is_before<T>(a, steps.start, last.low + probe));
-    first.high = ::min(first.high, first.low + (before_first + 1) * stride - 1);
-    first.low += before_first * stride;
-    last.high = ::min(last.high, last.low + (before_last + 1) * stride - 1);
-    last.low += before_last * stride;
-  }
-  return {first.low, last.low};
-}
+template <bool first, class A, class B> struct EitherOf { using Type = A; };
+template <class A, class B> struct EitherOf<false, A, B> { using Type = B; };
+template <bool first, class A, class B> using Either = typename EitherOf<first, A, B>::Type;
 
-// Counters of events in shared memory, `bits` each, or one bit. Returns false if a counter overflows.
-template <Values values, int bits> __device__ __forceinline__ bool add_to_shared(unsigned* shared, int cell) {
-  if constexpr (values != Values::count) {
-    atomicOr(shared + cell / 32, 1u << (cell % 32));
-    return true;
-  }
-  if constexpr (bits == 32) {
-    atomicAdd(shared + cell, 1u);
-    return true;
-  }
-  const unsigned shift = cell % 2 * 16;
-  return (atomicAdd(shared + cell / 2, 1u << shift) >> shift & 0xffffu) != 0xffffu;
-}
+// The types of results: words of bits, and the times of surfaces until they are completed.
+template <class Number> struct WordFor { using Type = unsigned; };
+template <> struct WordFor<double> { using Type = unsigned long long; };
+template <Values values, class Number> struct Stored { using Type = Number; };
+template <class Number> struct Stored<Values::bits, Number> { using Type = unsigned; };
+template <class Number> struct Stored<Values::surface, Number> : WordFor<Number> {};
 
-template <Values values, int bits> __device__ __forceinline__ unsigned shared_number(const unsigned* shared, int i) {
-  if (values == Values::binary) return shared[i / 32] >> (i % 32) & 1u;
-  if (values == Values::bits || bits == 32) return shared[i];
-  return shared[i / 2] >> (i % 2 * 16) & 0xffffu;
-}
-
-// Words of bits are stored as they are.
-template <bool is_bits, class Number> struct StoredAs { using Type = Number; };
-template <class Number> struct StoredAs<true, Number> { using Type = unsigned; };
-
-// A block computes a frame. Its number is that of the frame. In the first launch, it reads the events between two
-// binary searches, and has counters of 16 bits; the second launch is for samples that are not sorted by time, or whose
-// counters overflow.
-template <Values values, class T, class X, class Y, class P, class Number, bool is_second>
+// A cluster of blocks computes a frame, each from a part of the events. Its number is that of the frame.
+template <Values values, class T, class X, class Y, class P, class Number, int threads>
 __device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
-  constexpr int bits = is_second ? 32 : 16;
+  constexpr bool is_voxel = values == Values::voxel;
   extern __shared__ __align__(16) unsigned shared[];
-  const int sample = static_cast<int>(blockIdx.x) % a.samples, step = static_cast<int>(blockIdx.x) / a.samples;
-  if (is_second && a.redone[sample] < 0) return;
-  if (!is_second && blockIdx.x == 0) check_offsets(a);
-  const int cells = static_cast<int>(a.cells);
-  const int words = values == Values::binary  ? (cells + 31) / 32
-                    : values == Values::count ? cells * bits / 32 + 1
-                                              : cells;
-  for (int i = threadIdx.x; i < words; i += blockDim.x) shared[i] = 0;
+  const int blocks = blocks_in_cluster(), rank = blocks > 1 ? rank_in_cluster() : 0;
+  const int frame = static_cast<int>(blockIdx.x) / blocks;
+  const int sample = frame % a.samples, step = frame / a.samples;
+  const int cells = static_cast<int>(a.cells), width = row_width(a, values);
+  if (blockIdx.x == 0) check_offsets(a);
+  SharedCells<values> shared_cells{shared, static_cast<int>(half_of(cells))};
+  shared_cells.clear(shared_bytes_of(values, cells));
   const Range all = events_of(a, sample);
-  const Steps steps = steps_of_sample<T>(a, false, sample);
-  Range range = is_second ? all : events_of_step<T>(a, steps, all, step);
-  bool is_right = range.begin <= range.end;
-  // The first and the last block also check the events that are skipped.
-  if (step == 0) range.begin = all.begin;
-  if (step + 1 == a.steps) range.end = all.end;
-  const bool is_whole = !is_second && has_whole_frames(a);  // the second launch has the slow path alone
-  const int width = row_width(a, values);
-  const Int begin_of_step = (a.by_count != 0 ? all.begin : steps.start) + step * steps.length;
+  const Steps steps = steps_of_sample<T>(a, is_voxel, sample);
+  // A voxel also has the events of the step before.
+  constexpr int parts = is_voxel ? 2 : 1;
+  Int first[parts + 1] = {};
+  bool is_right = !has_second_pass(values) || steps.length >> 31 == 0;
+  if (is_right) find_steps<T, threads>(a, steps, all, step + 1 - parts, first);
+  const bool is_whole = has_whole_frames(a);
   __syncthreads();
-  for (Int base = range.begin + threadIdx.x; base < range.end; base += ahead * blockDim.x) {
-    Event events[ahead];
+#pragma unroll 1
+  for (int of_step = ::max(step + 1 - parts, is_right ? 0 : a.steps); of_step <= step; ++of_step) {
+    Int begin = of_step < step ? first[0] : first[parts - 1];
+    Int end = of_step < step ? first[1] : first[parts];
+    is_right &= begin <= end;
+    // The first and the last block also check the events that are skipped.
+    if (of_step == 0) begin = all.begin;
+    if (of_step + 1 == a.steps) end = all.end;
+    const Int before = of_step * steps.length;
+    for (Int base = begin + rank * ahead * threads + threadIdx.x; base < end; base += blocks * ahead * threads) {
+      const int left = static_cast<int>(::min(end - base, Int{ahead} * threads));
+      Columns<T, X, Y, P> events[ahead]{};
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) events[i] = load<T, X, Y, P>(a, ::min(base + i * blockDim.x, range.end - 1));
-    unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
+      for (int i = 0; i < ahead; ++i)
+        if (i * threads < left) events[i].load(a, base + i * threads);
+      unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
 #pragma unroll
-    for (int i = 0; i < ahead; ++i) {
-      const Event& event = events[i];
-      const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
-      if (base + i * blockDim.x >= range.end) continue;
-      if (cell >= 0 && is_below(difference(event.position, begin_of_step), steps.length))
-        is_right &= add_to_shared<values, bits>(shared, cell);
-      else
-        others |= 1u << i;
-    }
-    for (; others != 0; others &= others - 1) {
-      const Int number = base + (__ffs(others) - 1) * blockDim.x;
-      const Placed at = place(a, steps, width, sample, all.begin, number, load<T, X, Y, P>(a, number));
-      if (!is_second && at.step != step) is_right &= at.step < 0 || at.step >= a.steps;
-      if (at.step == step && at.cell >= 0) is_right &= add_to_shared<values, bits>(shared, at.cell);
+      for (int i = 0; i < ahead; ++i) {
+        const Event event = events[i].converted(a, base + i * threads);
+        const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
+        Int since = difference(event.position, a.by_count != 0 ? all.begin : steps.start);
+        const bool is_safe = !is_voxel || static_cast<unsigned long long>(since) >> 32 == 0;
+        if (is_voxel) since *= steps.factor;
+        since = difference(since, before);
+        if (i * threads >= left) continue;
+        if (cell >= 0 && is_safe && is_below(since, steps.length))
+          is_right &= shared_cells.add(cell, since, steps.length, of_step < step, sign_of(a, event.p));
+        else
+          others |= 1u << i;
+      }
+      for (; others != 0; others &= others - 1) {
+        const Int number = base + (__ffs(others) - 1) * threads;
+        const Event event = load<T, X, Y, P>(a, number);
+        const Placed at = place(a, steps, width, sample, all.begin, number, event);
+        if (at.step != of_step)
+          is_right &= at.step < 0 || at.step >= a.steps;
+        else if (at.cell >= 0)
+          is_right &= shared_cells.add(at.cell, at.remainder, steps.length, of_step < step, sign_of(a, event.p));
+      }
     }
   }
-  if (!is_second && !is_right) a.redone[sample] = sample;
-  __syncthreads();
-  using Stored = typename StoredAs<values == Values::bits, Number>::Type;
-  Stored* const out = static_cast<Stored*>(a.out) + static_cast<Int>(blockIdx.x) * a.cells;
-  for (int i = threadIdx.x; i < cells; i += blockDim.x)
-    out[i] = static_cast<Stored>(shared_number<values, bits>(shared, i));
+  if (!is_right) a.redone[sample] = sample;
+  if (blocks > 1)
+    cluster_barrier();
+  else
+    __syncthreads();
+  using Result = typename Stored<values, Number>::Type;
+  Result* const out = static_cast<Result*>(a.numbers) + frame * a.cells;
+  for (int i = 4 * (rank * threads + threadIdx.x); i < cells; i += 4 * blocks * threads) {
+    Either<is_voxel, Int, unsigned> totals[4] = {};
+    for (int other = 0; other < blocks; ++other)
+      SharedCells<values>{blocks > 1 ? in_block(shared, other) : shared, shared_cells.half}.add_to(totals, i);
+    Pack<Result, 4, true> numbers;
+    Int unused = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      numbers.lane[k] = is_voxel ? static_cast<Result>(number_of(a, values, steps, step, totals[k], unused))
+                                 : static_cast<Result>(totals[k]);
+    if (cells % 4 == 0)
+      *reinterpret_cast<Pack<Result, 4, true>*>(out + i) = numbers;
+    else
+      for (int k = 0; k < 4 && i + k < cells; ++k) out[i + k] = numbers.lane[k];
+  }
+  if (blocks > 1) cluster_barrier();  // other blocks read the shared memory of this one
 }
 
-// A thread computes the numbers of a cell of a sample, at all steps.
-template <Values values, class T, class Number> __device__ __forceinline__ void finish(const FinishArguments& f) {
-  const FramesArguments& a = f.frames;
-  const Int item = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= a.samples * a.cells) return;
-  const Steps steps = steps_of_sample<T>(a, values == Values::voxel, static_cast<int>(item / a.cells));
-  Int last = 0;
-  for (int step = 0; step < a.steps; ++step) {
-    const Int index = step * a.samples * a.cells + item;
-    const Int sum = static_cast<const Int*>(a.out)[index];
-    static_cast<Number*>(f.numbers)[index] = static_cast<Number>(number_of(a, values, steps, step, sum, last));
+// Waits until all blocks of the grid have arrived here for the `time`-th time. Their writes are visible afterwards.
+__device__ __forceinline__ void wait_for_grid(Int* arrived, int time) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    atomicAdd(reinterpret_cast<unsigned long long*>(arrived), 1ull);
+    while (*static_cast<volatile Int*>(arrived) + 1 < Int{time} * gridDim.x) {
+    }
+    __threadfence();
   }
+  __syncthreads();
+}
+
+// True if frames_in_global computes the frames of a sample.
+__device__ __forceinline__ bool is_in_global(const FramesArguments& a, Int sample) {
+  return a.redone == nullptr || a.redone[sample] >= 0;
+}
+
+// A block adds `events_of_block` consecutive events to frames in global memory.
+template <Values values, class T, class X, class Y, class P, class Number>
+__device__ __forceinline__ void add_events(const FramesArguments& a, Int first) {
+  constexpr bool is_voxel = values == Values::voxel;
+  const Int last = ::min(first + events_of_block, a.events);
+  int sample = -1;
+  Int end = first;
+  Steps steps;
+  for (Int number = first + threadIdx.x; number < last; number += blockDim.x) {
+    if (number >= end) {
+      sample = sample_of(a, number);
+      steps = steps_of_sample<T>(a, is_voxel, sample);
+      end = a.offsets[sample + 1];
+    }
+    if (!is_in_global(a, sample)) continue;
+    const Event event = load<T, X, Y, P>(a, number);
+    const Placed at = place(a, steps, row_width(a, values), sample, a.offsets[sample], number, event);
+    if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
+      add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, event.p));
+  }
+}
+
+// Computes the numbers of a cell of a sample, at all steps, from the sums in `out` or from times since the begin of
+// each step in `numbers`.
+template <Values values, class T, class Number>
+__device__ __forceinline__ void finish_cell(const FramesArguments& a, int sample, Int item) {
+  constexpr int together = 4;  // steps that are loaded at once
+  using Word = typename WordFor<Number>::Type;
+  const bool is_global = is_in_global(a, sample);
+  const Steps steps = steps_of_sample<T>(a, values == Values::voxel, sample);
+  const Int stride = a.samples * a.cells;
+  Int latest = 0;
+  for (int begin = 0; begin < a.steps; begin += together) {
+    Int sums[together];
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      const Int step = ::min(begin + k, a.steps - 1), i = step * stride + item;
+      if (is_global) {
+        sums[k] = __ldcg(static_cast<const Int*>(a.out) + i);
+      } else {
+        const Int since = static_cast<Int>(static_cast<const Word*>(a.numbers)[i]);
+        sums[k] = since == 0 ? 0 : step * steps.length + since;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      if (begin + k >= a.steps) break;
+      const Number number = static_cast<Number>(number_of(a, values, steps, begin + k, sums[k], latest));
+      static_cast<Number*>(a.numbers)[(begin + k) * stride + item] = values == Values::surface ? exp(number) : number;
+    }
+  }
+}
+
+// Computes frames in global memory, those of all samples or of the ones in `redone`, and completes surfaces.
+template <Values values, class T, class X, class Y, class P, class Number>
+__device__ __forceinline__ void frames_in_global(const FramesArguments& a) {
+  const Int thread = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const Int all = static_cast<Int>(gridDim.x) * blockDim.x;
+  bool is_needed = false;
+  for (int i = threadIdx.x; i < a.samples; i += blockDim.x) is_needed |= is_in_global(a, i);
+  if (__syncthreads_or(is_needed)) {
+    using Sum = Either<has_second_pass(values), Int, typename Stored<values, Number>::Type>;
+    if (a.redone == nullptr && blockIdx.x == 0) check_offsets(a);
+    for (Int i = thread; i < a.steps * a.samples * a.cells; i += all)
+      if (a.redone == nullptr || is_in_global(a, i / a.cells % a.samples)) static_cast<Sum*>(a.out)[i] = 0;
+    wait_for_grid(a.arrived, 1);
+    for (Int first = static_cast<Int>(blockIdx.x) * events_of_block; first < a.events;
+         first += static_cast<Int>(gridDim.x) * events_of_block)
+      add_events<values, T, X, Y, P, Number>(a, first);
+    wait_for_grid(a.arrived, 2);
+  }
+  if constexpr (has_second_pass(values))
+    for (Int item = thread; item < a.samples * a.cells; item += all) {
+      const int sample = static_cast<int>(item / a.cells);
+      if (values == Values::surface || is_in_global(a, sample)) finish_cell<values, T, Number>(a, sample, item);
+    }
 }
 
 }  // namespace frames

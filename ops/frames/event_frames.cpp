@@ -204,13 +204,12 @@ FramesCall prepare_frames(const Events& events, const FrameOptions& options) {
   a.events = t.numel();
   a.samples = static_cast<int>(checked("the number of samples", offsets.numel() - 1, 0, most - 1));
   a.out = call.sums.mutable_data_ptr();
-  launch.numbers = call.numbers.mutable_data_ptr();
+  a.numbers = call.numbers.mutable_data_ptr();
   return call;
 }
 
 at::Tensor finished_frames(const FramesCall& call, const FrameOptions& options) {
   at::Tensor frames = call.numbers;
-  if (options.values == "surface") frames.exp_();
   if (frames.scalar_type() == at::kInt) return frames;
   if (options.values == "normalised" && frames.sym_numel() != 0)
     frames.div_(frames.amax({-3, -2, -1}, /*keepdim=*/true).clamp_min_(1));
@@ -278,6 +277,7 @@ at::Tensor frames_cpu(const Events& events, const FrameOptions& options) {
         at = last;
       }
     });
+  if (launch.values == Values::surface) call.numbers.exp_();
   return finished_frames(call, options);
 }
 

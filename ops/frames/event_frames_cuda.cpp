@@ -57,13 +57,13 @@ at::Tensor frames_cuda(const Events& events, const FrameOptions& options) {
   const bool checks = c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None;
   if (checks) refused_events().raise();
   FramesCall call = prepare_frames(events, options);
-  const jit::Device& device = gpu_of(events.t);
-  if (!spikeforge::frames::in_shared_memory(call.launch, device)) call.sums.zero_();
-  const at::Tensor wrong = at::full({1 + call.launch.arguments.samples}, -1, events.t.options().dtype(at::kLong));
-  call.launch.arguments.wrong = static_cast<spikeforge::frames::Int*>(wrong.mutable_data_ptr());
-  call.launch.arguments.redone = call.launch.arguments.wrong + 1;
-  spikeforge::frames::launch_frames(call.launch, device, stream_of(events.t));
-  if (checks) refused_events().read_later(wrong.narrow(0, 0, 1));
+  spikeforge::frames::FramesArguments& a = call.launch.arguments;
+  const at::Tensor flags = at::full({2 + a.samples}, -1, events.t.options().dtype(at::kLong));
+  a.wrong = static_cast<spikeforge::frames::Int*>(flags.mutable_data_ptr());
+  a.arrived = a.wrong + 1;
+  a.redone = a.wrong + 2;
+  spikeforge::frames::launch_frames(call.launch, gpu_of(events.t), stream_of(events.t));
+  if (checks) refused_events().read_later(flags.narrow(0, 0, 1));
   return finished_frames(call, options);
 }
 

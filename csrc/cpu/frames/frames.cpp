@@ -152,7 +152,7 @@ template <class Number> void finish_numbers(const FramesLaunch& call, int sample
   for (int step = 0; step < a.steps; ++step) {
     const Int begin = (Int{step} * a.samples + sample) * a.cells + first;
     const Int* const sums = static_cast<const Int*>(a.out) + begin;
-    Number* const numbers = static_cast<Number*>(call.numbers) + begin;
+    Number* const numbers = static_cast<Number*>(a.numbers) + begin;
     for (std::size_t i = 0; i < latest.size(); ++i)
       numbers[i] = static_cast<Number>(number_of(a, call.values, steps, step, sums[i], latest[i]));
   }

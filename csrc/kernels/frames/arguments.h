@@ -38,16 +38,17 @@ struct FramesArguments {
   int out_height, out_width, row_words;  // row_words: words of bits per row
   Int cells;                             // of a frame: numbers, or words of bits
   double tau;
-  void* out;    // [steps, samples, cells]; on a GPU, zeros before the first pass
-  Int* wrong;   // the first event that is not on the sensor, or before the first one; -1 if none
-  Int* redone;  // [samples]: -1, or the sample if its frames are computed by a second launch
+  void* out;      // [steps, samples, cells]: the numbers or, for voxels and surfaces, 64-bit sums or times
+  void* numbers;  // the same: the result
+  Int* wrong;     // the first event that is not on the sensor, or before the first one; -1 if none
+  Int* arrived;   // -1, and then 1 more for each block that arrives at a barrier of the grid
+  Int* redone;    // [samples]: -1, or the sample if frames_in_global computes its frames; null: it computes all
 };
 
-// The arguments of the second pass, for voxels and surfaces.
-struct FinishArguments {
-  FramesArguments frames;  // `out` has 64-bit sums or times
-  void* numbers;           // [steps, samples, cells]
-};
+// True if numbers are computed from 64-bit sums or times.
+constexpr SPIKEFORGE_PLAIN_FN bool has_second_pass(Values values) {
+  return values == Values::voxel || values == Values::surface;
+}
 
 // The steps of a sample: an event at `time` is at ((time - start) * factor) / length.
 struct Steps {
@@ -90,10 +91,20 @@ SPIKEFORGE_PLAIN_FN bool scale(const Steps& steps, Int time, Int& scaled) {
   scaled = difference(time, steps.start);
   if (time < steps.start || scaled < 0) return false;
   if (steps.factor == 1) return true;
-  if (scaled >> 31 != 0 && scaled > 0x7fffffffffffffffll / steps.factor) return false;
+  if (scaled >> 31 != 0 && steps.factor != 0 && scaled > 0x7fffffffffffffffll / steps.factor) return false;
   scaled *= steps.factor;
   return true;
 }
+
+// Frames in shared memory. Counters have 16 bits: those of the first cells are the low halves of words, and the others
+// the high halves.
+SPIKEFORGE_PLAIN_FN Int half_of(Int cells) { return (cells + 7) / 8 * 4; }
+SPIKEFORGE_PLAIN_FN Int shared_bytes_of(Values values, Int cells) {
+  const Int words = values == Values::count ? half_of(cells) : values == Values::binary ? (cells + 31) / 32 : cells;
+  return (words + 3) / 4 * 16;
+}
+
+constexpr int events_of_block = 2048;  // that a block adds to frames in global memory, one after another
 
 constexpr int no_cell = -1, wrong_cell = -2;
 

@@ -11,10 +11,10 @@
 namespace spikeforge::frames {
 
 // The integer types of the columns of events.
-enum class Column : int { u8, i8, u16, i16, u32, i32, i64 };
+enum class Column : int { u8, i8, u16, i16, u32, i32, i64, missing };
 
 struct Columns {
-  Column t = Column::i64, x = Column::i64, y = Column::i64, p = Column::i64;
+  Column t = Column::i64, x = Column::i64, y = Column::missing, p = Column::missing;
 };
 
 struct FramesLaunch {
@@ -22,15 +22,7 @@ struct FramesLaunch {
   Columns columns;
   DType type;  // of the numbers: float32 or float64
   FramesArguments arguments;
-  void* numbers = nullptr;  // of voxels and surfaces
 };
-
-// True if `arguments.out` has 64-bit sums or times, from which a second pass computes the numbers.
-constexpr bool has_second_pass(Values values) { return values == Values::voxel || values == Values::surface; }
-
-// True if blocks compute whole frames in shared memory, and write every number. Otherwise, events are added to frames
-// that are zeros before the launch: frames that are too large, or too few to occupy the device.
-bool in_shared_memory(const FramesLaunch& call, const jit::Device& device);
 
 // Launches on a stream of the device, whose context is current. Throws the errors of KernelCache.
 void launch_frames(const FramesLaunch& call, const jit::Device& device, void* stream);
