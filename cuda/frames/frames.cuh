@@ -1,9 +1,8 @@
 // Frames of the events of cameras: atomic additions of integers, so that the sums do not depend on the order.
 //
-// frame_in_shared computes a frame in shared memory, from the events between two searches, and writes it once.
+// frames_in_shared computes frames in shared memory, from the events between searches.
 // frames_in_global adds events to frames in global memory: those that are too large or too few, and those of samples
-// whose times are not sorted or whose cells overflow in shared memory. It also completes surfaces, because a pixel's
-// last event may be in an earlier frame.
+// whose times are not sorted or whose cells overflow in shared memory.
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
@@ -48,11 +47,14 @@ __device__ __forceinline__ Range events_of(const FramesArguments& a, int sample)
   return {begin, ::min(::max(a.offsets[sample + 1], begin), a.events)};
 }
 
+// If steps are counted, `start` is the number of the first event.
 template <class T>
 __device__ __forceinline__ Steps steps_of_sample(const FramesArguments& a, bool is_voxel, int sample) {
   const Int begin = events_of(a, sample).begin, end = events_of(a, sample).end;
   if (begin == end) return {0, 1, 1, false};
-  return steps_of(a, is_voxel, sample, end - begin, read<T>(a.t, begin), read<T>(a.t, end - 1));
+  Steps steps = steps_of(a, is_voxel, sample, end - begin, read<T>(a.t, begin), read<T>(a.t, end - 1));
+  if (a.by_count != 0) steps.start = begin;
+  return steps;
 }
 
 __device__ __forceinline__ void report(const FramesArguments& a, Int event) {
@@ -118,24 +120,22 @@ __device__ __forceinline__ Event load(const FramesArguments& a, Int event) {
   return columns.converted(a, event);
 }
 
-// The step of an event, or -1 if it is skipped, and its place.
+// The scaled time of an event, or -1 if it is skipped, and its cell.
 struct Placed {
-  Int step = -1, remainder = 0;
+  Int scaled = -1;
   int cell = no_cell;
 };
 
-// Reports wrong events. `begin` is the number of the sample's first event.
+// Reports wrong events.
 __device__ __forceinline__ Placed place(const FramesArguments& a, const Steps& steps, int out_width, int sample,
-                                        Int begin, Int number, const Event& event) {
+                                        Int number, const Event& event) {
   Placed placed;
   placed.cell = cell_of(a, out_width, sample, event.x, event.y, event.p);
   Int scaled = 0;
-  const bool has_step = scale(steps, a.by_count != 0 ? event.position - begin : event.position, scaled);
+  const bool has_step = scale(steps, event.position, scaled);
   if (placed.cell == wrong_cell || (!has_step && steps.begins_with_first)) report(a, number);
   if (a.keep != nullptr && a.keep[number] == 0) placed.cell = no_cell;
-  if (!has_step) return placed;
-  placed.step = quotient_of(scaled, steps.length);
-  placed.remainder = scaled - placed.step * steps.length;
+  if (has_step) placed.scaled = scaled;
   return placed;
 }
 
@@ -148,33 +148,33 @@ __device__ __forceinline__ void check_offsets(const FramesArguments& a) {
       report(a, a.events);
 }
 
-// Searches by all threads of a block for the first events that are not before the steps from `step` on, if the times of
-// the sample are sorted. Otherwise, the results are arbitrary, but the same in every block.
-template <class T, int threads, int count>
-__device__ __forceinline__ void find_steps(const FramesArguments& a, const Steps& steps, Range sample, Int step,
-                                           Int (&first)[count]) {
-  for (int k = 0; k < count; ++k)
-    first[k] = a.by_count != 0 ? ::min(sample.begin + (step + k) * steps.length, sample.end) : sample.begin;
-  if (a.by_count != 0) return;
-  Int stride = sample.end - sample.begin + 1;  // the result is less than `stride` events after `first`
-  while (stride > 1) {
-    stride = (stride - 1) / threads + 1;
-    bool is_before[count];
-#pragma unroll
-    for (int k = 0; k < count; ++k) {
-      const Int probe = first[k] + (threadIdx.x + 1) * stride - 1;
-      const Int time = probe < sample.end ? read<T>(a.t, probe) : 0;
+// Searches for the first events that are not before the steps from `from` on, if the times of the sample are sorted.
+// Otherwise, the results are arbitrary, but the same in every block. The first and the last step also have the events
+// that are skipped. Each warp searches for one event at a time.
+template <class T>
+__device__ __forceinline__ void find_steps(const FramesArguments& a, const Steps& steps, Range sample, Int from,
+                                           int count, Int* first) {
+  const int lane = threadIdx.x % 32;
+  for (int k = threadIdx.x / 32; k < count; k += blockDim.x / 32) {
+    const Int before = (from + k) * steps.length;
+    Int found = from + k < a.steps ? sample.begin : sample.end;
+    // The result is less than `stride` events after `found`.
+    Int stride = from + k > 0 && from + k < a.steps ? sample.end - sample.begin + 1 : 1;
+    while (stride > 1) {
+      stride = (stride - 1) / 32 + 1;
+      const Int probe = found + (lane + 1) * stride - 1;
+      const Int time = a.by_count != 0 ? probe : probe < sample.end ? read<T>(a.t, probe) : 0;
       Int scaled = 0;
-      is_before[k] = probe < sample.end &&
-                     (time < steps.start || (scale(steps, time, scaled) && scaled < (step + k) * steps.length));
+      const bool is_before =
+          probe < sample.end && (time < steps.start || (scale(steps, time, scaled) && scaled < before));
+      found += __popc(__ballot_sync(~0u, is_before)) * stride;
     }
-#pragma unroll
-    for (int k = 0; k < count; ++k) first[k] += __syncthreads_count(is_before[k]) * stride;
+    if (lane == 0) first[k] = found;
   }
 }
 
 // The cells of a frame in shared memory: counters of 16 bits (the low halves of all words, then the high halves),
-// single bits, sums of voxels in 32 bits, or times since the begin of the step in 32 bits.
+// single bits, sums of voxels in 32 bits, or times since the begin of the block's first step in 32 bits.
 template <Values values> struct SharedCells {
   unsigned* words;
   int half;  // the number of low halves
@@ -183,8 +183,8 @@ template <Values values> struct SharedCells {
     for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) reinterpret_cast<uint4*>(words)[i] = {0, 0, 0, 0};
   }
 
-  // `since` is the time of the event since the begin of its step, if this is short enough for 32 bits. `is_next`: adds
-  // a voxel to the following step. Returns false if the cell overflows.
+  // `since` is the time of the event since the begin of its step or, for surfaces, of the block's first step.
+  // `is_next`: adds a voxel to the following step. Returns false if the cell overflows.
   __device__ __forceinline__ bool add(int cell, unsigned since, unsigned length, bool is_next, Int sign) const {
     if constexpr (values == Values::binary || values == Values::bits) atomicOr(words + cell / 32, 1u << (cell % 32));
     if constexpr (values == Values::surface) atomicMax(words + cell, since + 1);
@@ -225,98 +225,160 @@ template <bool first, class A, class B> struct EitherOf { using Type = A; };
 template <class A, class B> struct EitherOf<false, A, B> { using Type = B; };
 template <bool first, class A, class B> using Either = typename EitherOf<first, A, B>::Type;
 
-// The types of results: words of bits, and the times of surfaces until they are completed.
-template <class Number> struct WordFor { using Type = unsigned; };
-template <> struct WordFor<double> { using Type = unsigned long long; };
 template <Values values, class Number> struct Stored { using Type = Number; };
 template <class Number> struct Stored<Values::bits, Number> { using Type = unsigned; };
-template <class Number> struct Stored<Values::surface, Number> : WordFor<Number> {};
 
-// A cluster of blocks computes a frame, each from a part of the events. Its number is that of the frame.
+// Divides as operator/ of double does, by two steps of Newton's method from the inverse (Markstein, IBM J. Res. Dev.
+// 34, 1990). The bounds of the divisor prevent overflow. They do not change surfaces: ages are in [1, 2^63], so
+// beyond the bounds the exponential is 0 or 1.
+struct Divisor {
+  double value, inverse;
+  __device__ __forceinline__ explicit Divisor(double by)
+      : value(::fmin(::fmax(by, 1e-200), 1e200)), inverse(1.0 / value) {}
+};
+__device__ __forceinline__ double operator/(double n, const Divisor& by) {
+  double quotient = n * by.inverse;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) quotient = ::fma(::fma(-quotient, by.value, n), by.inverse, quotient);
+  return quotient;
+}
+
+// Returns the number of a cell from a sum of voxels or the time of a surface.
+template <Values values, class Number>
+__device__ __forceinline__ Number finished(const Steps& steps, int step, Int sum, const Divisor& divisor) {
+  const Number number = static_cast<Number>(number_of(values, steps, step, sum, divisor));
+  if constexpr (values == Values::surface) return exp(number);
+  return number;
+}
+
+// A block computes `steps_of_block` consecutive frames of a sample. The blocks of a cluster have the following steps of
+// surfaces, and otherwise parts of the events of the same steps.
 template <Values values, class T, class X, class Y, class P, class Number, int threads>
-__device__ __forceinline__ void frame_in_shared(const FramesArguments& a) {
-  constexpr bool is_voxel = values == Values::voxel;
+__device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
+  constexpr bool is_voxel = values == Values::voxel, is_surface = values == Values::surface;
+  constexpr int before = is_voxel ? 1 : 0;  // voxels also have the events of the step before
+  using Result = typename Stored<values, Number>::Type;
   extern __shared__ __align__(16) unsigned shared[];
   const int blocks = blocks_in_cluster(), rank = blocks > 1 ? rank_in_cluster() : 0;
-  const int frame = static_cast<int>(blockIdx.x) / blocks;
-  const int sample = frame % a.samples, step = frame / a.samples;
+  const int sharing = is_surface ? 1 : blocks, share = is_surface ? 0 : rank;
+  const int cluster = static_cast<int>(blockIdx.x) / blocks, sample = cluster % a.samples;
+  const int from = (is_surface ? rank : cluster / a.samples) * a.steps_of_block;
+  const int to = ::min(from + a.steps_of_block, a.steps);
   const int cells = static_cast<int>(a.cells), width = row_width(a, values);
   if (blockIdx.x == 0) check_offsets(a);
-  SharedCells<values> shared_cells{shared, static_cast<int>(half_of(cells))};
-  shared_cells.clear(shared_bytes_of(values, cells));
-  const Range all = events_of(a, sample);
+  const SharedCells<values> shared_cells{shared, static_cast<int>(half_of(cells))};
+  const Int bytes = shared_bytes_of(values, cells);
+  Int* const first = reinterpret_cast<Int*>(shared + bytes / 4);
+  int2* const kept = reinterpret_cast<int2*>(first + a.steps_of_block + 2);  // cells and weights for the following step
   const Steps steps = steps_of_sample<T>(a, is_voxel, sample);
-  // A voxel also has the events of the step before.
-  constexpr int parts = is_voxel ? 2 : 1;
-  Int first[parts + 1] = {};
-  bool is_right = !has_second_pass(values) || steps.length >> 31 == 0;
-  if (is_right) find_steps<T, threads>(a, steps, all, step + 1 - parts, first);
+  const bool is_possible = !has_second_pass(values) || steps.length <= 0x7fffffff / (is_voxel ? 1 : a.steps_of_block);
+  bool is_right = is_possible;
+  if (is_possible) find_steps<T>(a, steps, events_of(a, sample), from - before, to - from + before + 1, first);
   const bool is_whole = has_whole_frames(a);
-  __syncthreads();
+  const auto frame = [&](Int step) { return static_cast<Result*>(a.numbers) + (step * a.samples + sample) * a.cells; };
+  const auto synchronise = [&] {
+    if (sharing > 1)
+      cluster_barrier();
+    else
+      __syncthreads();
+  };
 #pragma unroll 1
-  for (int of_step = ::max(step + 1 - parts, is_right ? 0 : a.steps); of_step <= step; ++of_step) {
-    Int begin = of_step < step ? first[0] : first[parts - 1];
-    Int end = of_step < step ? first[1] : first[parts];
-    is_right &= begin <= end;
-    // The first and the last block also check the events that are skipped.
-    if (of_step == 0) begin = all.begin;
-    if (of_step + 1 == a.steps) end = all.end;
-    const Int before = of_step * steps.length;
-    for (Int base = begin + rank * ahead * threads + threadIdx.x; base < end; base += blocks * ahead * threads) {
-      const int left = static_cast<int>(::min(end - base, Int{ahead} * threads));
-      Columns<T, X, Y, P> events[ahead]{};
+  for (int step = from; step < to; ++step) {
+    if (step == from || !is_surface) shared_cells.clear(bytes);
+    synchronise();
+#pragma unroll 1
+    for (int of_step = ::max(step - before, is_possible ? 0 : a.steps); of_step <= step; ++of_step) {
+      const bool is_next = of_step < step;
+      const Int* const bounds = first + (of_step - from + before);
+      const Int begin = bounds[0], events_of_step = bounds[1] - begin;
+      const int count = events_of_step >> 30 == 0 ? static_cast<int>(events_of_step) : 0;
+      is_right &= events_of_step >> 30 == 0;
+      const int known = is_next && step > from ? ::min(count, a.kept_events) : 0, room = is_next ? 0 : a.kept_events;
+      if (is_voxel)
+        for (int slot = threadIdx.x; slot < known; slot += threads)
+          if (kept[slot].x >= 0) is_right &= shared_cells.add(kept[slot].x, kept[slot].y, 0, true, 1);
+      const Int step_begin = of_step * steps.length;
+      const unsigned past = is_surface ? static_cast<unsigned>((step - from) * steps.length) : 0;
+      for (int slot = known + share * ahead * threads + threadIdx.x; slot < count; slot += sharing * ahead * threads) {
+        const auto add = [&](int i, int cell, unsigned since, Int sign) {
+          is_right &= shared_cells.add(cell, past + since, steps.length, is_next, sign);
+          if (is_voxel && slot + i * threads < room)
+            kept[slot + i * threads] = {cell, sign < 0 ? -static_cast<int>(since) : static_cast<int>(since)};
+        };
+        Columns<T, X, Y, P> events[ahead]{};
 #pragma unroll
-      for (int i = 0; i < ahead; ++i)
-        if (i * threads < left) events[i].load(a, base + i * threads);
-      unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
+        for (int i = 0; i < ahead; ++i)
+          if (slot + i * threads < count) events[i].load(a, begin + slot + i * threads);
+        unsigned others = 0;  // events that need the slow path: of other steps, wrong ones, and all in partial frames
 #pragma unroll
-      for (int i = 0; i < ahead; ++i) {
-        const Event event = events[i].converted(a, base + i * threads);
-        const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
-        Int since = difference(event.position, a.by_count != 0 ? all.begin : steps.start);
-        const bool is_safe = !is_voxel || static_cast<unsigned long long>(since) >> 32 == 0;
-        if (is_voxel) since *= steps.factor;
-        since = difference(since, before);
-        if (i * threads >= left) continue;
-        if (cell >= 0 && is_safe && is_below(since, steps.length))
-          is_right &= shared_cells.add(cell, since, steps.length, of_step < step, sign_of(a, event.p));
-        else
-          others |= 1u << i;
-      }
-      for (; others != 0; others &= others - 1) {
-        const Int number = base + (__ffs(others) - 1) * threads;
-        const Event event = load<T, X, Y, P>(a, number);
-        const Placed at = place(a, steps, width, sample, all.begin, number, event);
-        if (at.step != of_step)
-          is_right &= at.step < 0 || at.step >= a.steps;
-        else if (at.cell >= 0)
-          is_right &= shared_cells.add(at.cell, at.remainder, steps.length, of_step < step, sign_of(a, event.p));
+        for (int i = 0; i < ahead; ++i) {
+          const Event event = events[i].converted(a, begin + slot + i * threads);
+          const int cell = is_whole ? whole_cell_of(a, width, event.x, event.y, event.p) : no_cell;
+          Int since = difference(event.position, steps.start);
+          const bool is_safe = !is_voxel || static_cast<unsigned long long>(since) >> 32 == 0;
+          if (is_voxel) since *= steps.factor;
+          since = difference(since, step_begin);
+          if (slot + i * threads >= count) continue;
+          if (cell >= 0 && is_safe && is_below(since, steps.length))
+            add(i, cell, since, sign_of(a, event.p));
+          else
+            others |= 1u << i;
+        }
+        for (; others != 0; others &= others - 1) {
+          const int i = __ffs(others) - 1;
+          const Int number = begin + slot + i * threads;
+          const Event event = load<T, X, Y, P>(a, number);
+          const Placed at = place(a, steps, width, sample, number, event);
+          if (is_voxel && slot + i * threads < room) kept[slot + i * threads].x = no_cell;
+          const Int since = difference(at.scaled, step_begin);
+          if (!is_below(since, steps.length))
+            is_right &= at.scaled < 0 || at.scaled >= a.steps * steps.length;
+          else if (at.cell >= 0)
+            add(i, at.cell, since, sign_of(a, event.p));
+        }
       }
     }
+    synchronise();
+    const Divisor divisor(divisor_of(a, values, steps));
+    for (int i = 4 * (share * threads + threadIdx.x); i < cells; i += 4 * sharing * threads) {
+      Either<is_voxel, Int, unsigned> totals[4] = {};
+#pragma unroll 1
+      for (int other = 0; other < sharing; ++other)
+        SharedCells<values>{sharing > 1 ? in_block(shared, other) : shared, shared_cells.half}.add_to(totals, i);
+      Pack<Result, 4, true> numbers;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        numbers.lane[k] = static_cast<Result>(totals[k]);
+        if (has_second_pass(values) && totals[k] != 0)
+          numbers.lane[k] =
+              finished<values, Result>(steps, step, is_voxel ? totals[k] : from * steps.length + totals[k], divisor);
+      }
+      if (cells % 4 == 0)
+        *reinterpret_cast<Pack<Result, 4, true>*>(frame(step) + i) = numbers;
+      else
+        for (int k = 0; k < 4 && i + k < cells; ++k) frame(step)[i + k] = numbers.lane[k];
+    }
+    synchronise();  // other blocks read the shared memory of this one
   }
   if (!is_right) a.redone[sample] = sample;
-  if (blocks > 1)
-    cluster_barrier();
-  else
-    __syncthreads();
-  using Result = typename Stored<values, Number>::Type;
-  Result* const out = static_cast<Result*>(a.numbers) + frame * a.cells;
-  for (int i = 4 * (rank * threads + threadIdx.x); i < cells; i += 4 * blocks * threads) {
-    Either<is_voxel, Int, unsigned> totals[4] = {};
-    for (int other = 0; other < blocks; ++other)
-      SharedCells<values>{blocks > 1 ? in_block(shared, other) : shared, shared_cells.half}.add_to(totals, i);
-    Pack<Result, 4, true> numbers;
-    Int unused = 0;
+  if (!is_surface || blocks == 1) return;
+  // Pixels without events in the block's steps until then have the last event of the blocks before.
+  cluster_barrier();
+  const Divisor divisor(divisor_of(a, values, steps));
+  for (int i = threadIdx.x; i < cells; i += threads) {
+    Int latest = 0;
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-      numbers.lane[k] = is_voxel ? static_cast<Result>(number_of(a, values, steps, step, totals[k], unused))
-                                 : static_cast<Result>(totals[k]);
-    if (cells % 4 == 0)
-      *reinterpret_cast<Pack<Result, 4, true>*>(out + i) = numbers;
-    else
-      for (int k = 0; k < 4 && i + k < cells; ++k) out[i + k] = numbers.lane[k];
+    for (int other = 0; other + 1 < most_blocks_of_cluster; ++other) {
+      const unsigned since = other < rank ? in_block(shared, other)[i] : 0;
+      if (since != 0) latest = other * a.steps_of_block * steps.length + since;
+    }
+    for (int step = from; step < to && latest != 0; ++step) {
+      Result& number = frame(step)[i];
+      if (shared[i] != 0 && number != 0) break;
+      number = finished<values, Result>(steps, step, latest, divisor);
+    }
   }
-  if (blocks > 1) cluster_barrier();  // other blocks read the shared memory of this one
+  cluster_barrier();
 }
 
 // Waits until all blocks of the grid have arrived here for the `time`-th time. Their writes are visible afterwards.
@@ -353,66 +415,59 @@ __device__ __forceinline__ void add_events(const FramesArguments& a, Int first) 
     }
     if (!is_in_global(a, sample)) continue;
     const Event event = load<T, X, Y, P>(a, number);
-    const Placed at = place(a, steps, row_width(a, values), sample, a.offsets[sample], number, event);
-    if (at.cell >= 0 && at.step >= 0 && at.step < a.steps)
-      add_event<values, Number>(a, steps, sample, at.step, at.remainder, at.cell, sign_of(a, event.p));
+    const Placed at = place(a, steps, row_width(a, values), sample, number, event);
+    const Int step = at.scaled < 0 ? -1 : quotient_of(at.scaled, steps.length);
+    if (at.cell >= 0 && step >= 0 && step < a.steps)
+      add_event<values, Number>(a, steps, sample, step, at.scaled - step * steps.length, at.cell, sign_of(a, event.p));
   }
 }
 
-// Computes the numbers of a cell of a sample, at all steps, from the sums in `out` or from times since the begin of
-// each step in `numbers`.
+// Computes the numbers of a cell of a sample, at all steps, from the sums or times in `out`.
 template <Values values, class T, class Number>
 __device__ __forceinline__ void finish_cell(const FramesArguments& a, int sample, Int item) {
   constexpr int together = 4;  // steps that are loaded at once
-  using Word = typename WordFor<Number>::Type;
-  const bool is_global = is_in_global(a, sample);
   const Steps steps = steps_of_sample<T>(a, values == Values::voxel, sample);
+  const Divisor divisor(divisor_of(a, values, steps));
   const Int stride = a.samples * a.cells;
   Int latest = 0;
   for (int begin = 0; begin < a.steps; begin += together) {
     Int sums[together];
 #pragma unroll
-    for (int k = 0; k < together; ++k) {
-      const Int step = ::min(begin + k, a.steps - 1), i = step * stride + item;
-      if (is_global) {
-        sums[k] = __ldcg(static_cast<const Int*>(a.out) + i);
-      } else {
-        const Int since = static_cast<Int>(static_cast<const Word*>(a.numbers)[i]);
-        sums[k] = since == 0 ? 0 : step * steps.length + since;
-      }
-    }
+    for (int k = 0; k < together; ++k)
+      sums[k] = __ldcg(static_cast<const Int*>(a.out) + ::min(begin + k, a.steps - 1) * stride + item);
 #pragma unroll
     for (int k = 0; k < together; ++k) {
       if (begin + k >= a.steps) break;
-      const Number number = static_cast<Number>(number_of(a, values, steps, begin + k, sums[k], latest));
-      static_cast<Number*>(a.numbers)[(begin + k) * stride + item] = values == Values::surface ? exp(number) : number;
+      latest = values == Values::surface ? ::max(latest, sums[k]) : sums[k];
+      static_cast<Number*>(a.numbers)[(begin + k) * stride + item] =
+          finished<values, Number>(steps, begin + k, latest, divisor);
     }
   }
 }
 
-// Computes frames in global memory, those of all samples or of the ones in `redone`, and completes surfaces.
+// Computes frames in global memory, those of all samples or of the ones in `redone`.
 template <Values values, class T, class X, class Y, class P, class Number>
 __device__ __forceinline__ void frames_in_global(const FramesArguments& a) {
   const Int thread = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Int all = static_cast<Int>(gridDim.x) * blockDim.x;
   bool is_needed = false;
   for (int i = threadIdx.x; i < a.samples; i += blockDim.x) is_needed |= is_in_global(a, i);
-  if (__syncthreads_or(is_needed)) {
-    using Sum = Either<has_second_pass(values), Int, typename Stored<values, Number>::Type>;
-    if (a.redone == nullptr && blockIdx.x == 0) check_offsets(a);
-    for (Int i = thread; i < a.steps * a.samples * a.cells; i += all)
-      if (a.redone == nullptr || is_in_global(a, i / a.cells % a.samples)) static_cast<Sum*>(a.out)[i] = 0;
-    wait_for_grid(a.arrived, 1);
-    for (Int first = static_cast<Int>(blockIdx.x) * events_of_block; first < a.events;
-         first += static_cast<Int>(gridDim.x) * events_of_block)
-      add_events<values, T, X, Y, P, Number>(a, first);
+  if (!__syncthreads_or(is_needed)) return;
+  using Sum = Either<has_second_pass(values), Int, typename Stored<values, Number>::Type>;
+  if (a.redone == nullptr && blockIdx.x == 0) check_offsets(a);
+  for (Int i = thread; i < a.steps * a.samples * a.cells; i += all)
+    if (a.redone == nullptr || is_in_global(a, i / a.cells % a.samples)) static_cast<Sum*>(a.out)[i] = 0;
+  wait_for_grid(a.arrived, 1);
+  for (Int first = static_cast<Int>(blockIdx.x) * events_of_block; first < a.events;
+       first += static_cast<Int>(gridDim.x) * events_of_block)
+    add_events<values, T, X, Y, P, Number>(a, first);
+  if constexpr (has_second_pass(values)) {
     wait_for_grid(a.arrived, 2);
-  }
-  if constexpr (has_second_pass(values))
     for (Int item = thread; item < a.samples * a.cells; item += all) {
       const int sample = static_cast<int>(item / a.cells);
-      if (values == Values::surface || is_in_global(a, sample)) finish_cell<values, T, Number>(a, sample, item);
+      if (is_in_global(a, sample)) finish_cell<values, T, Number>(a, sample, item);
     }
+  }
 }
 
 }  // namespace frames

@@ -148,13 +148,16 @@ template <Values values, class Number> Int add_events_of(const FramesLaunch& cal
 template <class Number> void finish_numbers(const FramesLaunch& call, int sample, Int first, Int last) {
   const FramesArguments& a = call.arguments;
   const Steps steps = steps_of_sample(call, sample);
+  const double divisor = divisor_of(a, call.values, steps);
   std::vector<Int> latest(static_cast<std::size_t>(last - first));
   for (int step = 0; step < a.steps; ++step) {
     const Int begin = (Int{step} * a.samples + sample) * a.cells + first;
     const Int* const sums = static_cast<const Int*>(a.out) + begin;
     Number* const numbers = static_cast<Number*>(a.numbers) + begin;
-    for (std::size_t i = 0; i < latest.size(); ++i)
-      numbers[i] = static_cast<Number>(number_of(a, call.values, steps, step, sums[i], latest[i]));
+    for (std::size_t i = 0; i < latest.size(); ++i) {
+      latest[i] = call.values == Values::surface ? std::max(latest[i], sums[i]) : sums[i];
+      numbers[i] = static_cast<Number>(number_of(call.values, steps, step, latest[i], divisor));
+    }
   }
 }
 

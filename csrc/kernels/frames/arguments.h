@@ -38,11 +38,13 @@ struct FramesArguments {
   int out_height, out_width, row_words;  // row_words: words of bits per row
   Int cells;                             // of a frame: numbers, or words of bits
   double tau;
-  void* out;      // [steps, samples, cells]: the numbers or, for voxels and surfaces, 64-bit sums or times
-  void* numbers;  // the same: the result
-  Int* wrong;     // the first event that is not on the sensor, or before the first one; -1 if none
-  Int* arrived;   // -1, and then 1 more for each block that arrives at a barrier of the grid
-  Int* redone;    // [samples]: -1, or the sample if frames_in_global computes its frames; null: it computes all
+  void* out;           // [steps, samples, cells]: the numbers or, for voxels and surfaces, 64-bit sums or times
+  void* numbers;       // the same: the result
+  Int* wrong;          // the first event that is not on the sensor, or before the first one; -1 if none
+  Int* arrived;        // -1, and then 1 more for each block that arrives at a barrier of the grid
+  Int* redone;         // [samples]: -1, or the sample if frames_in_global computes its frames; null: it computes all
+  int steps_of_block;  // consecutive steps that frames_in_shared computes in one block
+  int kept_events;     // voxels: events that it keeps in shared memory for the following step
 };
 
 // True if numbers are computed from 64-bit sums or times.
@@ -91,7 +93,8 @@ SPIKEFORGE_PLAIN_FN bool scale(const Steps& steps, Int time, Int& scaled) {
   scaled = difference(time, steps.start);
   if (time < steps.start || scaled < 0) return false;
   if (steps.factor == 1) return true;
-  if (scaled >> 31 != 0 && steps.factor != 0 && scaled > 0x7fffffffffffffffll / steps.factor) return false;
+  // The product's bits from 32 on: the factor is below 2^30.
+  if (((scaled >> 32) * steps.factor + ((scaled & 0xffffffff) * steps.factor >> 32)) >> 31 != 0) return false;
   scaled *= steps.factor;
   return true;
 }
@@ -103,6 +106,8 @@ SPIKEFORGE_PLAIN_FN Int shared_bytes_of(Values values, Int cells) {
   const Int words = values == Values::count ? half_of(cells) : values == Values::binary ? (cells + 31) / 32 : cells;
   return (words + 3) / 4 * 16;
 }
+
+constexpr int most_blocks_of_cluster = 8;
 
 constexpr int events_of_block = 2048;  // that a block adds to frames in global memory, one after another
 
@@ -161,14 +166,17 @@ SPIKEFORGE_PLAIN_FN Int sign_of(const FramesArguments& a, int p) {
   return a.channels == 1 && a.p != nullptr && p <= 0 ? -1 : 1;
 }
 
-// Returns the number of a cell of voxels from its sum, or the logarithm of a surface from its time. `latest` is 0 at
-// the first step, and passed on to the next.
-SPIKEFORGE_PLAIN_FN double number_of(const FramesArguments& a, Values values, const Steps& steps, int step, Int sum,
-                                     Int& latest) {
-  if (values == Values::voxel) return static_cast<double>(sum) / static_cast<double>(steps.length);
-  latest = sum > latest ? sum : latest;
-  const double age = static_cast<double>((step + Int{1}) * steps.length - (latest - 1)) / a.tau;
-  return latest == 0 ? -1.0 / 0.0 : -age;
+// What number_of divides by.
+SPIKEFORGE_PLAIN_FN double divisor_of(const FramesArguments& a, Values values, const Steps& steps) {
+  return values == Values::voxel ? static_cast<double>(steps.length) : a.tau;
+}
+
+// Returns the number of a cell of voxels from its sum, or the logarithm of a surface from the latest time until then.
+template <class Divisor>
+SPIKEFORGE_PLAIN_FN double number_of(Values values, const Steps& steps, int step, Int sum, const Divisor& divisor) {
+  if (values == Values::voxel) return static_cast<double>(sum) / divisor;
+  const double age = static_cast<double>((step + Int{1}) * steps.length - (sum - 1)) / divisor;
+  return sum == 0 ? -1.0 / 0.0 : -age;
 }
 
 }  // namespace frames
