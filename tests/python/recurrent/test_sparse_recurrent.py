@@ -116,6 +116,11 @@ def test_it_is_the_loop_with_dense_matrices(neuron, seed, device):
     assert_equal(case)
 
 
+@pytest.mark.parametrize("shape, density", [((4, 1, 300), 4), ((4, 8, 300), 4), ((3, 32, 20), 0.4), ((3, 33, 20), 0.4)])
+def test_rows_with_many_connections_and_many_samples(shape, density, device):
+    assert_equal(Case(device, SMOOTH, shape, density=density))
+
+
 @pytest.mark.parametrize("neuron", [SMOOTH, SPIKING])
 @pytest.mark.parametrize("kind", ["lengths", "start", "both"])
 def test_samples_end_and_restart(kind, neuron, device):
