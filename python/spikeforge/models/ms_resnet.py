@@ -6,7 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
-from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, strides
+from spikeforge.nn.attention import check_neuron
 from spikeforge.nn.containers import Sequential
 from spikeforge.nn.neurons import LIF
 from spikeforge.surrogate import Rect
@@ -42,11 +43,12 @@ class MSResNet(ImageNetwork):
         self, classes: int = 1000, depths: Sequence[int] = (2, 2, 2, 2), *, width: int = 64, channels: int = 3,
         neuron: MakeNeuron = leaky,
     ):  # fmt: skip
+        check_neuron("MSResNet", neuron)
         parts: OrderedDict = OrderedDict(stem=conv_norm(channels, width, 7, 2, weight=0.5))
         inputs = width
         for i, depth in enumerate(depths):
             outputs, blocks = width * 2**i, []
-            for stride in [2] + [1] * (depth - 1):
+            for stride in strides("MSResNet", 2, depth):
                 first, second = conv_norm(inputs, outputs, 3, stride, weight=0.5), conv_norm(outputs, outputs, weight=0)
                 shortcut = conv_norm(inputs, outputs, 1, stride, weight=0.5) if stride != 1 else None
                 blocks.append(Residual(Sequential(neuron(), first, neuron(), second), shortcut=shortcut))

@@ -7,6 +7,7 @@ from types import EllipsisType
 
 from torch import Tensor, nn
 
+from spikeforge.nn.attention import check_images
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.pooling import MaxPool2d
 from spikeforge.nn.stateful import States
@@ -37,6 +38,20 @@ def mlp(dim: int, hidden: int, neuron: MakeNeuron) -> Sequential:
     return Sequential(conv_norm(dim, hidden, 1), neuron(), conv_norm(hidden, dim, 1))
 
 
+def splitting_channels(network: str, channels: int, dim: int) -> list[int]:
+    """The channels of the image, and after each of the four convolutions of a patch splitting."""
+    if dim < 8:
+        raise ValueError(f"{network}: dim must be at least 8, for dim / 8 channels of a convolution, but is {dim}")
+    return [channels, dim // 8, dim // 4, dim // 2, dim]
+
+
+def strides(network: str, first: int, depth: int) -> list[int]:
+    """The strides of the blocks of a stage of a ResNet."""
+    if depth < 1:
+        raise ValueError(f"{network}: depths must be numbers of blocks, at least 1, but one of them is {depth}")
+    return [first] + [1] * (depth - 1)
+
+
 class ImageMean(nn.Module):
     """The mean over an image, ``[B, C, H, W]`` to ``[B, C]``. The gradient has x's memory format, unlike that of
     ``torch.nn.AdaptiveAvgPool2d(1)``, which is contiguous, and is then copied by each layer of a residual network."""
@@ -54,12 +69,7 @@ class ImageNetwork(Sequential):
     """Named parts, called one after the other on images ``[T, B, channels, H, W]``."""
 
     def forward(self, x: Tensor, state: States | EllipsisType = ..., *, store_states: bool = False):
-        if not isinstance(x, Tensor) or x.dim() != 5:
-            found = f"has shape {list(x.shape)}" if isinstance(x, Tensor) else f"is {type(x).__name__}"
-            raise ValueError(
-                f"{self._title()}: x must be [T, B, channels, H, W], but {found}; images.expand(T, -1, -1, -1, -1) are "
-                "images at all of T steps"
-            )
+        check_images(self._title(), x, hint="; images.float().expand(T, -1, -1, -1, -1) repeats images for T steps")
         return super().forward(x, state, store_states=store_states)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, spiking
 from spikeforge.models.spikformer import encoder_block
-from spikeforge.nn.attention import QKAttention, SpikingSelfAttention, paper_neuron
+from spikeforge.nn.attention import QKAttention, SpikingSelfAttention, check_neuron, paper_neuron
 from spikeforge.nn.containers import Sequential
 
 
@@ -21,8 +21,8 @@ class QKFormer(ImageNetwork):
     deformed shortcut (SPEDS), which halves the image (the first one twice).
 
     Args:
-        classes: the classes.
-        dim: the channels of the third stage; the stages have dim / 4, dim / 2 and dim.
+        classes: the number of classes.
+        dim: the channels of the third stage, a multiple of 4, at least 8; the stages have dim / 4, dim / 2 and dim.
         heads, depths: the heads and the blocks of each stage.
         channels: the channels of an image.
         mlp_ratio: the hidden channels of an MLP, as a multiple of the stage's channels.
@@ -49,10 +49,11 @@ class QKFormer(ImageNetwork):
         self, classes: int = 1000, dim: int = 384, heads: Sequence[int] = (6, 6, 6), depths: Sequence[int] = (1, 2, 7),
         *, channels: int = 3, mlp_ratio: float = 4.0, mode: str = "token", neuron: MakeNeuron = paper_neuron,
     ):  # fmt: skip
-        if len(heads) != 3 or len(depths) != 3 or dim % 4:
+        check_neuron("QKFormer", neuron, v_threshold=0.5)
+        if not all(isinstance(n, Sequence) and len(n) == 3 for n in (heads, depths)) or dim % 4 or dim < 8:
             raise ValueError(
-                "QKFormer: heads and depths must have three values, and dim must be a multiple of 4, but they are "
-                f"{heads}, {depths} and {dim}"
+                "QKFormer: heads and depths must have three values, and dim must be a multiple of 4, at least 8, but "
+                f"they are {heads}, {depths} and {dim}"
             )
         parts: OrderedDict = OrderedDict()
         width = dim // 8

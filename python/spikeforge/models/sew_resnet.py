@@ -8,7 +8,8 @@ from functools import partial
 
 from torch import nn
 
-from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, spiking
+from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, read_out, spiking, strides
+from spikeforge.nn.attention import check_neuron
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.neurons import IF
 from spikeforge.nn.pooling import MaxPool2d
@@ -46,6 +47,7 @@ class SEWResNet(ImageNetwork):
         groups: int = 1, width_per_group: int = 64, join: str = "add", channels: int = 3,
         neuron: MakeNeuron = integrate,
     ):  # fmt: skip
+        check_neuron("SEWResNet", neuron)
         parts: OrderedDict = OrderedDict()
         parts["stem"] = Sequential(conv_norm(channels, width, 7, 2), neuron(), TimeDistributed(MaxPool2d(3, 2, 1)))
         inputs = width
@@ -54,7 +56,7 @@ class SEWResNet(ImageNetwork):
             inner = planes * width_per_group // 64 * groups
             outputs = 4 * planes if bottleneck else planes
             blocks = []
-            for stride in [1 if i == 0 else 2] + [1] * (depth - 1):
+            for stride in strides("SEWResNet", 1 if i == 0 else 2, depth):
                 if bottleneck:
                     layers = [conv_norm(inputs, inner, 1), neuron(), conv_norm(inner, inner, 3, stride, groups=groups),
                               neuron(), conv_norm(inner, outputs, 1)]  # fmt: skip

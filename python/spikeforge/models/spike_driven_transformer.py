@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from spikeforge.models.parts import ImageMean, ImageNetwork, MakeNeuron, Residual, conv_norm, mlp
-from spikeforge.nn.attention import SpikeDrivenSelfAttention, paper_neuron
+from spikeforge.models.parts import ImageMean, ImageNetwork, MakeNeuron, Residual, conv_norm, mlp, splitting_channels
+from spikeforge.nn.attention import SpikeDrivenSelfAttention, check_neuron, paper_neuron
 from spikeforge.nn.containers import Sequential, TimeDistributed
 from spikeforge.nn.pooling import MaxPool2d
 
@@ -45,9 +45,10 @@ class SpikeDrivenTransformer(ImageNetwork):
         pool: tuple[bool, bool, bool, bool] = (True, True, True, True), mlp_ratio: float = 4.0,
         neuron: MakeNeuron = paper_neuron,
     ):  # fmt: skip
+        check_neuron("SpikeDrivenTransformer", neuron, v_threshold=0.5)
         if len(pool) != 4:
             raise ValueError(f"SpikeDrivenTransformer: pool must have four values, but is {pool!r}")
-        widths = [channels, dim // 8, dim // 4, dim // 2, dim]
+        widths = splitting_channels("SpikeDrivenTransformer", channels, dim)
         embed: list[nn.Module] = []
         for inputs, outputs, halves in zip(widths, widths[1:4], pool):
             halved = [TimeDistributed(MaxPool2d(3, 2, 1))] if halves else []  # of spikes

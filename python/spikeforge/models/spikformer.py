@@ -7,8 +7,17 @@ from functools import partial
 
 from torch import nn
 
-from spikeforge.models.parts import ImageNetwork, MakeNeuron, Residual, conv_norm, mlp, read_out, spiking
-from spikeforge.nn.attention import Attention, SpikingSelfAttention, paper_neuron
+from spikeforge.models.parts import (
+    ImageNetwork,
+    MakeNeuron,
+    Residual,
+    conv_norm,
+    mlp,
+    read_out,
+    spiking,
+    splitting_channels,
+)
+from spikeforge.nn.attention import Attention, SpikingSelfAttention, check_neuron, paper_neuron
 from spikeforge.nn.containers import Sequential
 
 
@@ -40,9 +49,10 @@ class Spikformer(ImageNetwork):
         self, classes: int = 1000, dim: int = 512, heads: int = 8, depth: int = 8, *, channels: int = 3,
         patch: int = 16, mlp_ratio: float = 4.0, neuron: MakeNeuron = paper_neuron,
     ):  # fmt: skip
+        check_neuron("Spikformer", neuron, v_threshold=0.5)
         if patch not in (1, 2, 4, 8, 16):
             raise ValueError(f"Spikformer: patch must be 1, 2, 4, 8 or 16 pixels, but is {patch!r}")
-        widths = [channels, dim // 8, dim // 4, dim // 2, dim]
+        widths = splitting_channels("Spikformer", channels, dim)
         pooled = [patch >= 2 << i for i in range(4)][::-1]  # the last log2(patch) convolutions
         embed: list[nn.Module] = [spiking(neuron, *pair, pool=pool) for *pair, pool in zip(widths, widths[1:], pooled)]
         embed.append(Residual(conv_norm(dim, dim), neuron()))

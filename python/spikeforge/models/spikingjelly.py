@@ -31,6 +31,10 @@ def from_spikingjelly(model: nn.Module, state_dict: Mapping[str, Tensor]) -> nn.
         raise TypeError(
             f"from_spikingjelly: model must be a network of spikeforge.models, but is {type(model).__name__}"
         )
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            f"from_spikingjelly: state_dict must be the state_dict() of a model, but is {type(state_dict).__name__}"
+        )
     table = list(_expanded(names))
     found: dict[str, list[Tensor]] = {}
     for key, value in state_dict.items():
@@ -69,4 +73,7 @@ def _renamed(module: str, table: Iterable[tuple[str, str]]) -> str:
     for pattern, target in table:
         if match := re.fullmatch(pattern, module):
             return target.format(*match.groups())
-    raise ValueError(f"from_spikingjelly: the map of names has no module '{module}'")
+    raise ValueError(
+        f"from_spikingjelly: state_dict must be that of SpikingJelly's model, whose modules are the names in "
+        f"type(model).SPIKINGJELLY, but contains '{module}'"
+    )

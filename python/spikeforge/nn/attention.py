@@ -8,6 +8,7 @@ the channels-last format, the products of :class:`SpikingSelfAttention` copy the
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -105,15 +106,40 @@ def spike_driven_self_attention(q: Tensor, k: Tensor, v: Tensor, neuron: Callabl
 def _check(name: str, *tensors: Tensor) -> None:
     for argument, t in zip("qkv", tensors):
         if not isinstance(t, Tensor) or not t.is_floating_point() or t.dim() < 2:
-            found = f"{t.dtype} {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
             raise TypeError(
-                f"{name}: {argument} must be a floating-point tensor [..., channels, tokens], but is {found}"
+                f"{name}: {argument} must be a floating-point tensor [..., channels, tokens], but is {_described(t)}"
             )
+
+
+def check_images(owner: str, x: Tensor, channels: int | None = None, hint: str = "") -> None:
+    """Raises ValueError unless x is a floating-point tensor ``[T, B, channels, H, W]``; None is any number."""
+    if isinstance(x, Tensor) and x.is_floating_point() and x.dim() == 5 and channels in (None, x.shape[2]):
+        return
+    expected = f"[T, B, {'channels' if channels is None else channels}, H, W]"
+    raise ValueError(f"{owner}: x must be a floating-point tensor {expected}, but is {_described(x)}{hint}")
+
+
+def _described(x: object) -> str:
+    return f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
 
 
 def _wrong_shapes(name: str, expected: str, *tensors: Tensor) -> ValueError:
     shapes = ", ".join(str(list(t.shape)) for t in tensors)
     return ValueError(f"{name}: q, k{' and v' * (len(tensors) > 2)} must be {expected}, but have shapes {shapes}")
+
+
+def check_neuron(owner: str, neuron: Callable[..., nn.Module], **options: float) -> None:
+    """Raises TypeError unless `neuron` is a function, or a class, that accepts these options."""
+    try:
+        if isinstance(neuron, nn.Module):
+            raise TypeError("it is a module")
+        inspect.signature(neuron).bind(**options)
+    except TypeError as error:
+        accepts = "".join(f" and accepts {name}" for name in options)
+        raise TypeError(
+            f"{owner}: neuron must be a function that creates a neuron{accepts}, such as functools.partial(snn.LIF, "
+            f"tau=2.0), but is {neuron!r:.80}: {error}"
+        ) from None
 
 
 class Attention(nn.Module):
@@ -142,6 +168,7 @@ class Attention(nn.Module):
         super().__init__()
         if dim < 1 or heads < 1 or dim % heads:
             raise ValueError(f"{type(self).__name__}: heads must divide dim, but dim is {dim} and heads is {heads}")
+        check_neuron(type(self).__name__, neuron, v_threshold=0.5)
         self.dim, self.heads = dim, heads
 
         def projection(outputs: int) -> TimeDistributed:
@@ -154,9 +181,7 @@ class Attention(nn.Module):
         self.projection = projection(dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor) or x.dim() != 5 or x.shape[2] != self.dim:
-            found = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"{type(self).__name__}: x must be [T, B, {self.dim}, H, W], but is {found}")
+        check_images(type(self).__name__, x, self.dim)
         spikes = self.heads_neuron(self.heads_projection(x)).flatten(3)
         heads = (self.heads, self.PARTS, self.dim // self.heads)
         if spikes.stride(2) == 1:  # channels last: unbind's gradient has the layout of this view

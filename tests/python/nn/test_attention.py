@@ -243,8 +243,12 @@ WRONG = {
     "mode": (ValueError, "mode must be 'token' or 'channel', but is 'both'", lambda: snn.qk_attention(ONE, ONE, smooth, "both")),
     "mode of a module": (ValueError, "QKAttention: mode", lambda: snn.QKAttention(8, 2, mode="both")),
     "heads": (ValueError, "heads must divide dim, but dim is 8 and heads is 3", lambda: snn.SpikingSelfAttention(8, 3)),
+    "neuron without a threshold": (
+        TypeError, "QKAttention: neuron must .* accepts v_threshold, .*unexpected keyword argument", lambda: snn.QKAttention(8, 2, neuron=lambda: snn.LIF())
+    ),
+    "spikes of a module, integers": (ValueError, r"x must be .*, but is torch.int64", lambda: attentions()["driven"](torch.ones(2, 1, 12, 4, 1).long())),
     "tokens without an image": (
-        ValueError, r"x must be \[T, B, 12, H, W\], but is \[2, 1, 12, 4\]", lambda: attentions()["driven"](torch.ones(2, 1, 12, 4))
+        ValueError, r"x must be .* \[T, B, 12, H, W\], but is torch.float32 \[2, 1, 12, 4\]", lambda: attentions()["driven"](torch.ones(2, 1, 12, 4))
     ),
     "types": (RuntimeError, "Float but found Double", lambda: snn.spiking_self_attention(ONE, ONE.double(), ONE)),
 }  # fmt: skip

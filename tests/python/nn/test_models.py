@@ -201,9 +201,19 @@ WRONG = {
     "patch": (ValueError, "patch must be 1, 2, 4, 8 or 16 pixels, but is 3", lambda: models.Spikformer(patch=3)),
     "stages": (ValueError, "three values", lambda: models.QKFormer(heads=(1, 2))),
     "pool": (ValueError, "pool must have four values", lambda: models.SpikeDrivenTransformer(pool=(True,))),
-    "images without time": (ValueError, r"MSResNet: x must be .* has shape \[2, 3, 8, 8\]; images.expand", lambda: models.MSResNet()(torch.ones(2, 3, 8, 8))),
+    "images without time": (ValueError, r"MSResNet: x must be .* is torch.float32 \[2, 3, 8, 8\]; images.float", lambda: models.MSResNet()(torch.ones(2, 3, 8, 8))),
+    "images of bytes": (ValueError, r"Spikformer: x must be .* is torch.uint8 \[1, 2, 3, 8, 8\]", lambda: models.Spikformer(5, 8, 1, 1)(torch.ones(1, 2, 3, 8, 8).byte())),
+    "heads of all stages": (ValueError, "three values.* are 2, ", lambda: models.QKFormer(heads=2)),
+    "dim": (ValueError, "multiple of 4, at least 8, .* and 4", lambda: models.QKFormer(dim=4, heads=(1, 1, 1))),
+    "dim of a splitting": (ValueError, "Spikformer: dim must be at least 8, .* is 4", lambda: models.Spikformer(dim=4)),
+    "a stage without blocks": (ValueError, "depths must be .* is 0", lambda: models.SEWResNet(depths=(1, 0))),
+    **{
+        f"neuron, {make.__name__}": (TypeError, f"{make.__name__}: neuron must be a function.*LIF.*it is a module", lambda make=make: make(neuron=snn.LIF()))
+        for make in (models.SEWResNet, models.MSResNet, models.Spikformer, models.SpikeDrivenTransformer, models.QKFormer)
+    },
     "another network": (TypeError, "must be a network of spikeforge.models, but is Linear", lambda: models.from_spikingjelly(nn.Linear(1, 1), {})),
-    "unknown name": (ValueError, "the map of names has no module 'neck'", loaded(lambda v: v.update({"neck.weight": torch.ones(1)}))),
+    "unknown name": (ValueError, "must be that of SpikingJelly's model, .* contains 'neck'", loaded(lambda v: v.update({"neck.weight": torch.ones(1)}))),
+    "a model instead of its state_dict": (TypeError, "state_dict must be .* is Linear", lambda: models.from_spikingjelly(models.MSResNet(5, (1,), width=8), nn.Linear(1, 1))),
     "missing name": (RuntimeError, "Missing key.*head.2.weight", loaded(lambda v: v.pop("head.weight"))),
     "another size": (RuntimeError, "size mismatch for head.2.bias", loaded(lambda v: v.update({"head.bias": torch.ones(4)}))),
 }  # fmt: skip
