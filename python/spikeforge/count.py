@@ -27,7 +27,7 @@ from spikeforge._operations import (
     product_operations,
     spikes_of,
 )
-from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.replacing import Replaced, ReplacedLayer
 from spikeforge.nn.attention import Attention
 from spikeforge.nn.composite import Composite
 from spikeforge.nn.containers import Container, TimeDistributed
@@ -274,9 +274,9 @@ def _number(value: float | None) -> str:
 
 def _is_neuron(module: nn.Module) -> bool:
     others = (Container, TimeDistributed, Delay, DelayedLayer, LoihiConnection, LavaConnection)
-    return isinstance(module, (Encoder, Replaced, BatchNormNeuron)) or (
-        isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
-    )
+    if isinstance(module, (Encoder, Replaced, BatchNormNeuron)):
+        return not isinstance(module, ReplacedLayer)
+    return isinstance(module, StatefulModule) and bool(module.state_names) and not isinstance(module, others)
 
 
 def _may_compute_products(module: nn.Module) -> bool:
@@ -350,6 +350,9 @@ class OfNeuron(Counter):
     def see(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         outputs, _ = self.parts(result)
         values = as_tuple(outputs) if isinstance(module, StatefulModule) else as_tuple(outputs)[:1]
+        mode, r = _residual(module, args, kwargs) or ("", None)
+        if mode:  # spikes, and not their sum with r; after the other joins, spikes cannot be separated from r
+            values = (values[0] - r if mode == "add" else values[0],)
         self.add({"states": values[0].numel() * self.states})
         for y in values:
             check_call("count", module, y)
@@ -359,6 +362,13 @@ class OfNeuron(Counter):
         if self.sums["others"] == 0:
             return self.row(self.role, "spikes", "outputs", "states")
         return self.row("read-out" if self.role == "neuron" else self.role, "outputs", "states")
+
+
+def _residual(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the mode and the tensor r with which a neuron joins its spikes, or None."""
+    if isinstance(module, BatchNormNeuron):
+        return None if module.residual is None else (module.residual, args[1])
+    return kwargs.get("residual") if isinstance(module, Replaced) else None
 
 
 class OfSynapses(Counter):

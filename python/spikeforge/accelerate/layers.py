@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from spikeforge import _library
 from spikeforge.accelerate import in_pieces, products, replacing, residual
-from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.replacing import Replaced, ReplacedLayer
 from spikeforge.accelerate.rewrites import Rewrite, find_rewrites
 from spikeforge.accelerate.watch import Watch
 from spikeforge.nn.layers import RESIDUALS
@@ -204,14 +204,14 @@ def _put_in_pieces(
 # --- batch normalisation ---------------------------------------------------------------------------------------------
 
 
-class HandingOn(Replaced):
+class HandingOn(ReplacedLayer):
     """A batch normalisation that returns its input, which the neuron normalises."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x if norm_of(_neuron_of(self)) is self else super().forward(x)
 
 
-class RunningAhead(Replaced):
+class RunningAhead(ReplacedLayer):
     """A batch normalisation whose result is added to a residual, after which a neuron reads the sum. All three run in
     one pass, before the neuron is called."""
 
@@ -298,7 +298,7 @@ def _is_of(module: nn.Module, kinds: tuple[type, ...]) -> bool:
 # --- pooling ---------------------------------------------------------------------------------------------------------
 
 
-class BytePool(Replaced):
+class BytePool(ReplacedLayer):
     """A max pooling of images that keeps a byte for each maximum; its results are torch's."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from spikeforge._numbers import FLOATS
 from spikeforge.accelerate import in_pieces, replacing
-from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.replacing import Replaced, ReplacedLayer
 
 linear = torch.ops.spikeforge.linear.default
 convolution = torch.ops.spikeforge.convolution.default
@@ -15,7 +15,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LAYERS = "spikingjelly.activation_based.layer"
 
 
-class Recomputed(Replaced):
+class Recomputed(ReplacedLayer):
     """A product that is recomputed in the backward pass from its input, kept in `_bits` bits per element (0: as it
     is)."""
 

@@ -34,6 +34,10 @@ class Replaced:
         return _blank, (type(self).mixin, type(self).original), self.__dict__
 
 
+class ReplacedLayer(Replaced):
+    """Mixed into the class of a layer or a block that is not a neuron."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The decision about a neuron: the mixin and what it runs, or no mixin and the reason."""

@@ -14,7 +14,7 @@ import torch
 from torch import fx, nn
 
 from spikeforge.accelerate import replacing
-from spikeforge.accelerate.replacing import Replaced
+from spikeforge.accelerate.replacing import Replaced, ReplacedLayer
 from spikeforge.nn.stateful import has_hooks
 
 SUMS = (operator.add, operator.iadd, torch.add)
@@ -27,7 +27,7 @@ COMMON = dict(
 )  # the names that a text may use
 
 
-class Joining(Replaced):
+class Joining(ReplacedLayer):
     """A module whose forward passes residuals to its neurons and normalisations. If those have hooks, which must
     receive their results, or if inputs have another number of dimensions than the forward was traced for, the module's
     own forward runs."""

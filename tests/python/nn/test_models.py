@@ -1,6 +1,7 @@
 """spikeforge.models have the logits, spikes and gradients of SpikingJelly's models with the same weights."""
 
 import copy
+import dataclasses
 import json
 import sys
 
@@ -168,6 +169,15 @@ def test_a_model_is_compiled_exported_and_counted():
         net(x)
     assert not counted.not_counted
     assert [layer.name for layer in counted.layers if layer.role == "product"] == ["blocks.0.0.body"]
+    for recompute in (False, True):
+        fused = copy.deepcopy(net)
+        snn.fuse(fused, x, recompute=recompute)
+        with spikeforge.count(fused) as of_fused:
+            fused(x)
+        assert [dataclasses.replace(layer, kind="") for layer in of_fused] == [
+            dataclasses.replace(layer, kind="") for layer in counted
+        ]
+    assert counted["embed.4.neuron"].spikes > 0
 
 
 @pytest.mark.long
