@@ -6,7 +6,7 @@
     torchrun --standalone --nproc_per_node 8 examples/python/transformer.py --data IMAGENET --model sdt_8_384 --amp
 
 CIFAR contains cifar-10-batches-py, and IMAGENET the folders train and val of torchvision's ImageFolder. Each image is
-the input of all steps. Normalisations and residuals run in the passes of the neurons (spikeforge.nn.fuse).
+the input of all steps. spikeforge.nn.fuse runs normalisations and residuals in the passes of the neurons.
 """
 
 import functools

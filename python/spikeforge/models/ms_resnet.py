@@ -23,10 +23,10 @@ class MSResNet(ImageNetwork):
     as the identity.
 
     Args:
-        classes: the classes.
-        depths: the blocks of each stage; each stage has twice the channels of the one before it, and half the size.
+        classes: the number of classes.
+        depths: the number of blocks of each stage; each has twice the channels of the one before it, and half the size.
         width: the channels of the first stage.
-        channels: the channels of an image.
+        channels: the number of channels of an image, 1 for grey images.
         neuron: creates a neuron; by default the paper's LIF, V = V / 4 + X, with threshold 0.5 and the derivative 2
             within 1/4 of the threshold.
     """

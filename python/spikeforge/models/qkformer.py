@@ -23,8 +23,8 @@ class QKFormer(ImageNetwork):
     Args:
         classes: the number of classes.
         dim: the channels of the third stage, a multiple of 4, at least 8; the stages have dim / 4, dim / 2 and dim.
-        heads, depths: the heads and the blocks of each stage.
-        channels: the channels of an image.
+        heads, depths: the numbers of heads and of blocks of each stage.
+        channels: the number of channels of an image, 1 for grey images.
         mlp_ratio: the hidden channels of an MLP, as a multiple of the stage's channels.
         mode: "token" or "channel", of the first two stages.
         neuron: creates a neuron, as for :class:`~spikeforge.nn.QKAttention`.

@@ -22,14 +22,14 @@ class SEWResNet(ImageNetwork):
     channels, H, W]`` to ``[T, B, classes]``.
 
     Args:
-        classes: the classes.
-        depths: the blocks of each stage; each stage has twice the channels of the one before it, and half the size.
+        classes: the number of classes.
+        depths: the number of blocks of each stage; each has twice the channels of the one before it, and half the size.
         width: the channels of the first stage.
         bottleneck: blocks of three convolutions (1, 3 and 1 pixels), with four times the channels at their ends,
             instead of two.
         groups, width_per_group: of the middle convolution of a bottleneck, as in torchvision's ResNeXt.
         join: "add", "and" or "iand" (:class:`Residual`); SpikingJelly's bottlenecks swap s and r in "iand".
-        channels: the channels of an image.
+        channels: the number of channels of an image, 1 for grey images.
         neuron: creates a neuron; by default an IF with the derivative of an arctangent, and a detached reset.
     """
 

@@ -20,8 +20,8 @@ class SpikeDrivenTransformer(ImageNetwork):
     sums of spikes. Attention is a mask of channels.
 
     Args:
-        classes, dim, depth: the classes, the channels of a token, and the blocks.
-        channels: the channels of an image.
+        classes, dim, depth: the numbers of classes, channels of a token, and blocks.
+        channels: the number of channels of an image, 1 for grey images.
         pool: for each of the four convolutions of the patch splitting, whether a max pooling halves the image.
         mlp_ratio: the hidden channels of an MLP, as a multiple of `dim`. (For 1, the papers' code has one more shortcut
             in the MLP; this network has none.)

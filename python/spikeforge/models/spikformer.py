@@ -28,8 +28,8 @@ class Spikformer(ImageNetwork):
     is a convolution too. Each encoder block adds the spikes of its attention, and then of an MLP, to its input.
 
     Args:
-        classes, dim, heads, depth: the classes, the channels of a token, the heads of attention, and the blocks.
-        channels: the channels of an image.
+        classes, dim, heads, depth: the numbers of classes, channels of a token, heads of attention, and blocks.
+        channels: the number of channels of an image, 1 for grey images.
         patch: the pixels per side of a token: 1, 2, 4, 8 or 16.
         mlp_ratio: the hidden channels of an MLP, as a multiple of `dim`.
         neuron: creates a neuron, as for :class:`~spikeforge.nn.SpikingSelfAttention`.

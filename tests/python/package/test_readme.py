@@ -127,10 +127,13 @@ def test_a_program_of_the_training_page_runs(blocks, libraries, monkeypatch, tmp
         exec(check, vars(page))
 
 
-def test_the_programs_of_the_page_of_models_run(capsys):
+def test_the_programs_of_the_page_of_models_run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     names = {}
     exec(code("models in Python"), names)
     assert "26 normalisations" in capsys.readouterr().out and all(p.grad is not None for p in names["net"].parameters())
+    exec(code("resume a model"), names)
+    assert torch.equal(names["losses"].mean_over_time(names["net"].eval()(names["x"])), names["logits"])
     exec(code("attention in Python"), names)
     assert 0 < names["y"].mean() and names["products"].shape == names["selected"].shape == names["masked"].shape == (4, 8, 8, 8, 49)
     models = {name: getattr(spikeforge.models, name) for name in spikeforge.models.__all__}
