@@ -84,10 +84,39 @@ __device__ __forceinline__ typename S::Sum sum_of_bits(const ProductArguments& a
   return sum;
 }
 
-// Calls visit(k, x) for each nonzero, after it has been added to the sum.
-template <class S, class F>
+// Adds to the gradients of the weights of a row: the products of the row's entry e and the entries of x, which
+// `columns` lanes share. All gradients of a wave are loaded before any is stored, so that their loads overlap.
+template <class S> struct WeightGradients {
+  using Compute = typename S::Compute;
+  Compute* sums;
+  Compute e;       // of the vector of this lane
+  bool is_active;  // false if e is 0 for all vectors
+  bool stores;
+  Compute loaded[S::unroll];
+
+  __device__ __forceinline__ void load(Int k, int step, const Wave& wave) {
+#pragma unroll
+    for (int u = 0; u < S::unroll; ++u)
+      if (is_active && stores && wave.has(u)) loaded[u] = sums[k + u * step];
+  }
+  __device__ __forceinline__ void add(Int k, int step, const Wave& wave, const typename S::X (&x)[S::unroll]) {
+    if (!is_active) return;
+#pragma unroll
+    for (int u = 0; u < S::unroll; ++u) {
+      const Compute part = e != Compute(0) ? e * S::contribution(x[u]) : Compute(0);
+      const Compute gradient = sum_over_lanes<S::columns>(part, 1);
+      if (stores && wave.has(u)) sums[k + u * step] = loaded[u] + gradient;
+    }
+  }
+};
+struct NoGradients {
+  __device__ __forceinline__ void load(Int, int, const Wave&) {}
+  template <class X> __device__ __forceinline__ void add(Int, int, const Wave&, const X&) {}
+};
+
+template <class S, class Gradients>
 __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments& a, Int c, Int begin, Int end,
-                                                          int lane, int step, F&& visit) {
+                                                          int lane, int step, Gradients gradients) {
   using Sum = typename S::Sum;
   const auto* const entries = static_cast<const typename S::X*>(a.x) + blockIdx.y * a.cols * a.n + c;
   Sum sum = 0;
@@ -97,6 +126,7 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments
                             Sum weight[S::unroll];
 #pragma unroll
                             for (int u = 0; u < S::unroll; ++u) x[u] = entries[columns[u] * a.n];
+                            gradients.load(k, step, wave);
 #pragma unroll
                             for (int u = 0; u < S::unroll; ++u)
                               weight[u] = !wave.has(u) || !S::contributes(x[u]) ? Sum(0)
@@ -106,9 +136,7 @@ __device__ __forceinline__ typename S::Sum sum_of_entries(const ProductArguments
                             for (int u = 0; u < S::unroll; ++u)
                               if (wave.has(u) && S::contributes(x[u]))
                                 sum += static_cast<Sum>(S::contribution(x[u])) * weight[u];
-#pragma unroll
-                            for (int u = 0; u < S::unroll; ++u)
-                              if (wave.has(u)) visit(k + u * step, x[u]);
+                            gradients.add(k, step, wave, x);
                           });
   return sum;
 }
@@ -196,8 +224,7 @@ template <class S> __device__ __forceinline__ void gather_bits(const ProductArgu
 template <class S> __device__ __forceinline__ void gather(const ProductArguments& a) {
   sum_rows<S>(a, (a.n + S::columns - 1) / S::columns, [&](Int, Int tile, Int begin, Int end, int lane, int lanes) {
     const Int c = tile * S::columns + lane % S::columns;
-    const auto ignore = [](Int, typename S::X) {};
-    return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns, ignore)
+    return c < a.n ? sum_of_entries<S>(a, c, begin, end, lane / S::columns, lanes / S::columns, NoGradients())
                    : typename S::Sum(0);
   });
 }
@@ -210,15 +237,10 @@ template <class S> __device__ __forceinline__ void gather_with_gradient(const Pr
   sum_rows<S>(a, 1, [&](Int row, Int, Int begin, Int end, int lane, int lanes) {
     const int c = lane % S::columns;
     const Compute e = c < a.n ? static_cast<const Compute*>(a.grad)[row * a.n + c] : Compute(0);
-    const bool has_gradient = sum_over_lanes<S::columns>(static_cast<int>(e != Compute(0)), 1) != 0;
+    const bool is_active = sum_over_lanes<S::columns>(static_cast<int>(e != Compute(0)), 1) != 0;
     // Lanes after the last vector read its entries, and their sums are not stored.
     return sum_of_entries<S>(a, min(static_cast<Int>(c), a.n - 1), begin, end, lane / S::columns, lanes / S::columns,
-                             [&](Int k, typename S::X x) {
-                               if (!has_gradient) return;
-                               const Compute part = e != Compute(0) ? e * S::contribution(x) : Compute(0);
-                               const Compute gradient = sum_over_lanes<S::columns>(part, 1);
-                               if (c == 0) sums[k] += gradient;
-                             });
+                             WeightGradients<S>{sums, e, is_active, c == 0, {}});
   });
 }
 

@@ -53,13 +53,15 @@ std::vector<KernelSpec> all_specs() {
             if (by_columns && (sums == Sums::counts) != counts) continue;
             if (!by_columns && sums != (spec.kernel == Kernel::limits ? Sums::fixed : Sums::floats)) continue;
             if (spec.kernel == Kernel::gather_bits && values != event::Values::event) continue;
+            const bool has_gradient = spec.kernel == Kernel::gather_with_gradient;
+            if (has_gradient && (values != event::Values::number || homogeneous)) continue;
             spec.weight = wide ? DType::f64 : static_cast<DType>(turn / 2 % 3);
             spec.entry = values == event::Values::number ? event::entry_type(spec.weight)
                                                          : static_cast<event::EntryType>(turn % 5);
             spec.indptr_bytes = std::array<std::uint8_t, 3>{0, 4, 8}[turn % 3];
             spec.columns = std::array<std::uint8_t, 3>{1, 4, 32}[turn / 2 % 3];
             spec.lanes = std::max(spec.columns, std::array<std::uint8_t, 4>{32, 8, 1, 16}[turn / 2 % 4]);
-            spec.unroll = static_cast<std::uint8_t>((spec.kernel == Kernel::gather_bits ? 4 : 8) /
+            spec.unroll = static_cast<std::uint8_t>((spec.kernel == Kernel::gather_bits || has_gradient ? 4 : 8) /
                                                     (wide && !homogeneous ? 2 : 1));
             spec.in_shared_memory = turn / 2 % 2 == 0 && sums != Sums::fixed;
             spec.transpose = turn / 2 % 2 == 0;

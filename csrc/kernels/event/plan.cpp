@@ -173,7 +173,7 @@ GatherPlan gather_entries_plan(Kernel kernel, const Product& p, const Choices& c
   const std::int64_t abreast = floor_to_power(mean_row(p) / (spec.columns == 1 ? 8 : 40));  // lanes on other nonzeros
   spec.lanes =
       static_cast<std::uint8_t>(or_default(chosen.lanes, std::clamp<std::int64_t>(abreast * spec.columns, 1, 32)));
-  spec.unroll = unroll_of(p, 8, chosen);
+  spec.unroll = unroll_of(p, kernel == Kernel::gather ? 8 : 4, chosen);  // gradients need registers
   return by_rows(p, spec, p.rows * divide_up(p.n, spec.columns), chosen, device);
 }
 
