@@ -200,7 +200,7 @@ def floor(name, case, options):
     with FlopCounterMode(display=False) as counter:
         net(x).sum().backward()
     moved, operations = sum(elements.values()) * item * case.batch, counter.get_total_flops() * case.batch
-    times = moved / (options.bandwidth * 1e9), operations / (options.tflops * 1e9)
+    times = moved / (options.bandwidth * 1e6), operations / (options.tflops * 1e9)
     return dict(bytes=moved, operations=operations, milliseconds=sum(times))
 
 
