@@ -138,11 +138,13 @@ def time_to_first_spike_loss(
     for name, tau in (("tau0", tau0), ("tau1", tau1)):
         if not tau > 0:
             raise ValueError(f"time_to_first_spike_loss: {name} must be above 0, but is {tau}")
-    _steps("time_to_first_spike_loss", spikes, None, of_classes=True)
-    times = first_spike_times(spikes, lengths)
-    _check_target("time_to_first_spike_loss", target, spikes)
-    late = (times.gather(1, target.unsqueeze(1)) / tau1).expm1().mean()
-    return functional.cross_entropy(-times / tau0, target) + alpha * late
+    steps = _steps("time_to_first_spike_loss", spikes, lengths, of_classes=True)
+    _check_target("time_to_first_spike_loss", target, steps.x)
+    times = _FirstTimes.apply(steps.x, steps.length.unsqueeze(1))
+    entropy = functional.cross_entropy(-times / tau0, target)
+    if not alpha:  # exp may be infinite
+        return entropy
+    return entropy + alpha * (times.gather(1, target.unsqueeze(1)) / tau1).expm1().mean()
 
 
 def tet_loss(
