@@ -104,7 +104,7 @@ class SparseRecurrent(Population):
         try:
             outputs, after = cell.call(neuron, inputs, _under("neuron", state), False, layer)
         except ERRORS as error:
-            raise explained(neuron, error, inputs, state)
+            raise explained(neuron, error, inputs, _under("neuron", state))
         sent = outputs[0]
         states = {_join("neuron", name): value for name, value in zip(neuron.state_names, after)}
         if given:
