@@ -32,9 +32,9 @@ from torch.autograd.function import once_differentiable
 from spikeforge._numbers import check_whole, is_number, state_type
 from spikeforge.nn import samples
 from spikeforge.nn.errors import ERRORS, explained
-from spikeforge.nn.loops import in_flight, text_of
+from spikeforge.nn.loops import in_flight, is_plain_linear, text_of
 from spikeforge.nn.population import Population
-from spikeforge.nn.stateful import State, _join, _under, has_hooks
+from spikeforge.nn.stateful import State, _join, _under
 
 ops = torch.ops.spikeforge
 AT_ONCE = 1 << 21  # elements of a piece of a sequence: the memory that forward and backward need besides results
@@ -96,7 +96,7 @@ def coefficients(text: str, params: tuple[float, ...], states: int) -> Coefficie
     s, after = step(points)
     quiet = s == 0
     if not ((s == 1) | quiet).all() or quiet.all() or not quiet.any():
-        return "its output is not a spike, 0 or 1"
+        return "its output is not a spike, 0 or 1, or does not change for inputs and states from -1e4 to 1e4"
     rows = torch.cat((points, torch.ones_like(points[:1])))
     size = rows.abs().sum(0)
     fit = torch.linalg.lstsq((rows / size)[:, quiet].t(), (after / size)[:, quiet].t()).solution  # [states + 2, states]
@@ -120,11 +120,14 @@ def coefficients(text: str, params: tuple[float, ...], states: int) -> Coefficie
     threshold = float(fit[:-1, v] @ ends[1] + fit[-1, v])
     if ((h >= threshold) == quiet)[(h - threshold).abs() > 1e-9 * size].any():
         return "it does not fire exactly when its membrane reaches a constant threshold"
+    v_reset = float(after[v, ~quiet][0])
+    if v_reset > threshold - 1e-12 * (1 + abs(threshold)):
+        return "its reset is not below its threshold"
     a, p, q, c, b, m = (
         *(float(fit[j, v]) for j in (v, v if i is None else i, -2, -1)),
         *((0.0, 0.0) if i is None else (float(fit[i, i]), float(fit[-2, i]))),
     )
-    return Coefficients(a, 0.0 if i is None else p, q, c, b, m, threshold, float(after[v, ~quiet][0]), v, i)
+    return Coefficients(a, 0.0 if i is None else p, q, c, b, m, threshold, v_reset, v, i)
 
 
 class Events(NamedTuple):
@@ -157,7 +160,8 @@ class Call:
     text: str
     params: Sequence[Tensor]
     found: Coefficients
-    shape: tuple[int, ...]  # of a step: [*batch, neurons]
+    shape: tuple[int, ...]  # of a step: [*batch, neurons]; without layer and recurrent [B, *neurons]
+    neurons: int
     states: list[Tensor]
     line: Tensor | None  # the spikes in flight at the start, [delay, *batch, neurons]; None: zeros
     delay: int
@@ -220,8 +224,10 @@ class _Layer(torch.autograd.Function):
             else:
                 states = [row[-1].clone() for row in stored]
                 line = None if recurrent is None else in_flight(s[-call.delay :], call.delay, line)
+        if recurrent is not None and line is None:  # no steps
+            line = in_flight(spikes, call.delay, None)
         ctx.call, ctx.x = call, (x.shape, x.dtype)
-        ctx.save_for_backward(weight, recurrent, *saved)
+        ctx.save_for_backward(weight, recurrent, call.line, *saved)
         ctx.mark_non_differentiable(*states, *(() if line is None else (line,)))
         ctx.set_materialize_grads(False)
         return spikes, line, *states
@@ -232,10 +238,10 @@ class _Layer(torch.autograd.Function):
         if g is None:
             return None, None, None, None, None
         call, (shape, dtype) = ctx.call, ctx.x
-        weight, recurrent, *saved = ctx.saved_tensors
+        weight, recurrent, before, *saved = ctx.saved_tensors
         per_piece = 2 if weight is None else 4
         pieces = [saved[n : n + per_piece] for n in range(0, len(saved), per_piece)]
-        kind, neurons = state_type(g.dtype), call.shape[-1] if call.shape else 1
+        kind, neurons = state_type(g.dtype), call.neurons
         new = lambda *sizes: g.new_zeros(sizes, dtype=kind)
         numbers = [torch.full((), c, dtype=kind, device=g.device) for c in call.found.adjoint]
         matrix = None if recurrent is None else recurrent.to(kind)  # from the neurons that a spike reaches, back to it
@@ -274,8 +280,8 @@ class _Layer(torch.autograd.Function):
                     sent = Events(places, k.new_ones(1), (rows.shape[0], neurons))
                     recurrent_grad += sent.times(both[call.delay :].flatten(0, -2), transpose=True)
                 after = both[: call.delay]
-        if recurrent_grad is not None and call.line is not None:
-            recurrent_grad += call.line.flatten(0, -2).t().to(kind) @ after.flatten(0, -2)
+        if recurrent_grad is not None and before is not None:
+            recurrent_grad += before.flatten(0, -2).t().to(kind) @ after.flatten(0, -2)
         return (
             None, x_grad, weight_grad if weight_grad is None else weight_grad.t(), bias_grad,
             recurrent_grad if recurrent_grad is None else recurrent_grad.t(),
@@ -286,7 +292,7 @@ def _push(call: Call, counts: Tensor) -> Tensor:
     """Returns the derivative of the penalty with respect to the count of each neuron in each sample, from the counts
     ``[neurons]`` of all samples."""
     target, strength = call.count
-    batch = max(1, math.prod(call.shape[:-1]))
+    batch = max(1, math.prod(call.shape) // max(1, call.neurons))
     return strength * (counts / batch - target) / batch
 
 
@@ -301,26 +307,27 @@ class EventProp(Population):
             below a constant threshold, with a constant reset, and constants that are numbers. Its surrogate has no
             effect.
         layer: an ``nn.Linear`` before the neurons, whose gradient is computed from the entries of x that are not 0;
-            None: x is the neurons' input. Any other layer may precede the module (a :class:`DelayedLinear`, whose
-            delays are learned, or a convolution).
-        recurrent: an ``nn.Linear`` from the neurons to themselves; None: no recurrence.
+            None: x is the neurons' input. With hooks or another forward it is called like any other module. Any other
+            layer may precede the module (a :class:`DelayedLinear`, whose delays are learned, or a convolution).
+        recurrent: an ``nn.Linear`` from the neurons to themselves, without hooks; None: no recurrence.
         delay: of `recurrent`, 1 step or more.
         target_count, count_strength: adds the gradient of ``count_strength / 2 * sum((mean count - target_count)**2)``
             in training mode, for the spikes of a neuron in a call, averaged over the batch. The derivative of a count
-            is replaced: a spike counts 1 more for each unit of V (Nowotny et al.).
+            is replaced: a spike counts 1 more for each unit of V (Nowotny et al.). A loss scale does not scale it.
         stateful, persistent_state: see :class:`~spikeforge.nn.StatefulModule`.
 
     x is ``[T, *batch, in]``. The gradient of the output at step t is read as that of one more spike there, as all
     linear layers and :mod:`spikeforge.losses` compute it; only its difference between the steps t and t + 1 moves the
     spike of step t. A loss that depends on the number of spikes alone has no gradient. The gradient reaches neither the
     passed states nor neurons without spikes. The limits of the method: ``docs/eventprop.md``. Second derivatives raise
-    an error, and hooks of the three parts do not run.
+    an error, and hooks of `neuron` do not run.
 
     Sources: Wunderlich and Pehle, Scientific Reports 11, 12829 (2021); Nowotny, Turner and Knight (2025); for delays
     Mészáros, Knight and Nowotny (2025).
 
     Raises:
-        TypeError: if the neuron is of another family, or `layer` or `recurrent` is not an ``nn.Linear``.
+        TypeError: if the neuron is of another family, or `layer` or `recurrent` is not an ``nn.Linear``; at a call, if
+            `recurrent` has hooks or another forward.
         ValueError: if sizes do not match, or the delay is below 1.
     """
 
@@ -335,12 +342,8 @@ class EventProp(Population):
         if self.delay < 1:
             raise ValueError(f"EventProp: delay must be 1 step or more, but is {delay}")
         for name, linear in (("layer", layer), ("recurrent", recurrent)):
-            if linear is not None and (
-                not isinstance(linear, nn.Linear) or type(linear).forward is not nn.Linear.forward or has_hooks(linear)
-            ):
-                raise TypeError(
-                    f"EventProp: {name} must be an nn.Linear without hooks or another forward, but is {type(linear).__name__}"
-                )
+            if linear is not None and not isinstance(linear, nn.Linear):
+                raise TypeError(f"EventProp: {name} must be an nn.Linear, but is {type(linear).__name__}")
         if recurrent is not None:
             sizes = {recurrent.in_features, recurrent.out_features} | ({layer.out_features} if layer else set())
             if len(sizes) > 1:
@@ -370,8 +373,15 @@ class EventProp(Population):
     @torch.compiler.disable
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
         x, neuron, found = inputs[0], self.neuron, self._found()
-        weight, recurrent = (None if part is None else part.weight for part in (self.layer, self.recurrent))
-        n = next((part.in_features for part in (self.layer, self.recurrent) if part is not None), None)
+        if self.recurrent is not None and not is_plain_linear(self.recurrent):
+            raise TypeError(
+                f"{self._title()}: recurrent must be an nn.Linear without hooks or another forward; constrain its weight by "
+                "torch.nn.utils.parametrize"
+            )
+        called = self.layer is not None and not is_plain_linear(self.layer)
+        first, second = None if called else self.layer, self.recurrent
+        weight, recurrent = (None if part is None else part.weight for part in (first, second))
+        n = None if called else next((part.in_features for part in (first, second) if part is not None), None)
         if not isinstance(x, Tensor) or x.dim() < (1 if n is None else 2) or n not in (None, x.shape[-1]):
             form = "*shape" if n is None else f"*batch, {n}"
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -380,7 +390,8 @@ class EventProp(Population):
         if lengths is not None:
             x = x.masked_fill(samples.ended(self._title(), lengths, x, least_dims=2 if n is None else 3), 0)
             lengths = lengths.to(x.device)
-        biases = [part.bias for part in (self.layer, self.recurrent) if part is not None and part.bias is not None]
+        x = self.layer(x) if called else x
+        biases = [part.bias for part in (first, second) if part is not None and part.bias is not None]
         bias = sum(biases[1:], biases[0]) if biases else None
         dtype = next((w.dtype for w in (weight, recurrent) if w is not None), x.dtype)
         shape = x.shape[1:] if weight is None else (*x.shape[1:-1], weight.shape[0])
@@ -391,14 +402,16 @@ class EventProp(Population):
             starts = cell.initial.values()
             states = list(states) or [x.new_full(shape, start, dtype=state_type(dtype)) for start in starts]
             count = (self.target_count, self.count_strength if self.training else 0.0)
-            given = Call(text, params, found, shape, states, line, self.delay, lengths, count, torch.is_grad_enabled())
+            neurons = shape[-1] if second or weight is not None else math.prod(shape[1:] or shape)
+            saves = torch.is_grad_enabled()
+            given = Call(text, params, found, shape, neurons, states, line, self.delay, lengths, count, saves)
             spikes, *after = _Layer.apply(given, x, weight, bias, recurrent)
             return [spikes], after
 
         try:
             (spikes,), (line, *after) = cell.call(neuron, (like,), _under("neuron", state), False, layer)
         except ERRORS as error:
-            raise explained(neuron, error, (like,), state)
+            raise explained(neuron, error, (like,), _under("neuron", state))
         states = {_join("neuron", name): value for name, value in zip(neuron.state_names, after)}
         return spikes, states if recurrent is None else states | {"spikes": line}
 

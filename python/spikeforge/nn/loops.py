@@ -59,8 +59,13 @@ def find_loop(network: Any, parts: Sequence[str], connections: Sequence[Connecti
     return Loop(neuron, linear, there[0], back[0])
 
 
+def is_plain_linear(module: Any) -> bool:
+    """Returns True for an nn.Linear without hooks or another forward: its call is x W^T + b."""
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and not has_hooks(module)
+
+
 def _why_not_linear(module: nn.Module) -> str:
-    if type(module).forward is not nn.Linear.forward or has_hooks(module):
+    if not is_plain_linear(module):
         return "the Linear has a custom forward or hooks"
     return "" if module.in_features == module.out_features else "the Linear is not square"
 

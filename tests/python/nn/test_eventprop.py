@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import spikeforge.nn as snn
 from spikeforge import losses
@@ -188,6 +189,10 @@ def test_neurons_of_the_family_are_recognised(neuron, expected):
     (lambda: snn.EventProp(snn.LI()), "not a spike"),
     (lambda: snn.EventProp(snn.LIF(tau=snn.Learnable(2.0))), "its constants are tensors"),
     (lambda: snn.EventProp(snn.LIF(spiking=False)), "spiking=False"),
+    (lambda: snn.EventProp(snn.LIF(v_threshold=0.0)), "reset is not below its threshold"),
+    (lambda: snn.EventProp(snn.LIF(v_threshold=1e6)), "from -1e4 to 1e4"),
+    (lambda: snn.EventProp(snn.LIF(), None, prune.identity(nn.Linear(3, 3), "weight"))(torch.zeros(5, 2, 3)), "recurrent must be an nn.Linear without hooks"),
+    (lambda: snn.EventProp(snn.LIF(), None, nn.Linear(3, 3))(torch.zeros(5, 2, 3), {"spikes": torch.zeros(2, 2, 3)}), r"spikes must have shape \[1, 2, 3\]"),
     (lambda: snn.EventProp(snn.Neuron("neuron two(x, y; v) { h = 0.5 * v + x + y; s = spike(h - 1, none); return s; v' = select(s, 0, h) }")), "2 inputs"),
     (lambda: snn.EventProp(snn.Neuron("neuron both(x; v) { h = 0.5 * v + x; s = spike(abs(h) - 1, none); return s; v' = select(s, 0, h) }")), "constant threshold"),
     (lambda: snn.EventProp(snn.LIF(), nn.Conv1d(3, 3, 3)), "layer must be an nn.Linear"),
@@ -226,6 +231,45 @@ def filtered(spikes):
 
 def grads_of(made, loss):
     return torch.autograd.grad(loss, list(made.parameters()))
+
+
+class Adapter(nn.Module):
+    """Adds to a Linear, as low-rank adaptation does."""
+
+    def __init__(self, linear, extra):
+        super().__init__()
+        self.linear, self.extra = linear, nn.Parameter(extra)
+
+    def forward(self, x):
+        return self.linear(x) + x @ self.extra
+
+
+def masked(made, mask):
+    prune.custom_from_mask(made.layer, "weight", mask)
+
+
+def adapted(made, mask):
+    made.layer = Adapter(made.layer, ((mask - 1) * made.layer.weight.detach()).t())
+
+
+@pytest.mark.parametrize("change", [masked, adapted])
+def test_a_layer_that_is_changed_after_construction_is_called(change):
+    made, expected, x = layer(), layer(), inputs()
+    lengths = torch.tensor([60, 0, 37])
+    x[37:, 2] = math.nan
+    mask = torch.ones(5, 6, dtype=torch.float64)
+    mask[2:, 3] = 0
+    with torch.no_grad():
+        expected.layer.weight *= mask
+    change(made, mask)
+    for _ in range(2):  # a weight that a hook computes changes at each call
+        assert torch.equal(made(x, lengths=lengths), expected(x, lengths=lengths))
+        for net in (made, expected):
+            filtered(net(x, lengths=lengths)).backward()
+    torch.testing.assert_close(made.recurrent.weight.grad, expected.recurrent.weight.grad)
+    grad = expected.layer.weight.grad
+    found, grad = (made.layer.weight_orig.grad, grad * mask) if change is masked else (made.layer.extra.grad, grad.t())
+    torch.testing.assert_close(found, grad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -273,9 +317,27 @@ def test_silent_neurons_counts_and_empty_sequences_have_no_gradient():
         (inputs(steps=0), torch.sum), (inputs(steps=1) + 1, filtered), (inputs(batch=0), filtered),
     ]:  # fmt: skip
         assert all(not grad.any() for grad in grads_of(made, loss(made(x))))
+    _, state = made(inputs(steps=0), None)
+    assert torch.equal(made(inputs(), state)[0], made(inputs())) and state["spikes"].shape == (3, 3, 5)
     penalised = layer(target_count=1.0, count_strength=1.0)
     assert all(not grad.any() for grad in grads_of(penalised, penalised(inputs(steps=0)).sum()))
     assert not losses.first_spike_times(made(torch.zeros(60, 3, 6).double())).ne(60).any()
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 4)])
+def test_the_gradient_of_the_penalty_of_counts_equals_a_loop(shape):
+    made = snn.EventProp(snn.LIF(tau=10.0), target_count=3.0, count_strength=0.7)
+    x = torch.rand(40, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).mul(4).requires_grad_()
+    spikes = made(x)
+    batch = shape[0] if len(shape) > 1 else 1
+    counts = spikes.detach().sum(0).view(batch, -1).sum(0) / batch
+    push = (0.7 * (counts - 3) / batch).expand(batch, -1).reshape(shape)
+    v, expected = torch.zeros(shape), torch.zeros_like(x)
+    for t in reversed(range(40)):
+        before = (x[t] - 1) / 10  # the slope of V before a spike; 1 / 10 more after it
+        v = torch.where(spikes[t] > 0, v * (before + 0.1) / before + push, v)
+        expected[t], v = v / 10, 0.9 * v
+    torch.testing.assert_close(torch.autograd.grad((0 * spikes).sum(), x)[0], expected.detach())
 
 
 def test_the_penalty_of_counts_moves_them_to_their_target():
@@ -310,3 +372,4 @@ def test_first_spike_times_and_their_loss_equal_loops():
         for row, n in zip(times.tolist(), target.tolist())
     )
     assert loss.item() == pytest.approx(expected / 2)
+    assert losses.time_to_first_spike_loss(torch.zeros(900, 2, 3), target, tau0=2.0, tau1=1.0).item() == pytest.approx(math.log(3))
