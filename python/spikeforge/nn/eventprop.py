@@ -37,7 +37,7 @@ from spikeforge.nn.population import Population
 from spikeforge.nn.stateful import State, _join, _under
 
 ops = torch.ops.spikeforge
-AT_ONCE = 1 << 21  # elements of a piece of a sequence: the memory that forward and backward need besides results
+AT_ONCE = 1 << 21  # elements of a piece of a sequence, which bounds the temporary memory of forward and backward
 
 # The equations above, with k = 1 / V'- in steps with a spike, else 0, so that V'+ / V'- = 1 + kappa k. The first output
 # is dx[t + 1] - dx[t], which a recurrent layer reads from the neurons that a spike reaches.
@@ -53,8 +53,8 @@ ADJOINT = """neuron adjoint(dg, k; v, i, later; a, b, p, q, m, kappa) {
 
 @dataclass(frozen=True)
 class Coefficients:
-    """The numbers of the equations above. `v` and `i` are the places of the states in the neuron; i is None if it has
-    no current."""
+    """The coefficients of the equations above. `v` and `i` are the indices of the states in the neuron; i is None if it
+    has no current."""
 
     a: float
     p: float
@@ -133,22 +133,22 @@ def coefficients(text: str, params: tuple[float, ...], states: int) -> Coefficie
 class Events(NamedTuple):
     """The entries of a matrix ``[rows, cols]`` that are not zero."""
 
-    places: Tensor  # in the flattened matrix, in ascending order
-    values: Tensor  # one for each place, or a single one for all
+    indices: Tensor  # of the flattened matrix, int32, in ascending order
+    values: Tensor  # one for each index, or a single one for all
     shape: tuple[int, int]
 
     @staticmethod
     def of(x: Tensor) -> Events:
-        places = x.flatten().nonzero().squeeze(1)
-        values = x.flatten()[places]
-        return Events(places.int(), values.new_ones(1) if bool((values == 1).all()) else values, tuple(x.shape))
+        indices = x.flatten().nonzero().squeeze(1)
+        values = x.flatten()[indices]
+        return Events(indices.int(), values.new_ones(1) if bool((values == 1).all()) else values, tuple(x.shape))
 
     def times(self, matrix: Tensor, transpose: bool = False) -> Tensor:
         """Returns the product with a matrix ``[cols, n]``, or of the transpose with ``[rows, n]``."""
         rows, cols = self.shape
-        counts = self.places.div(max(cols, 1), rounding_mode="floor").bincount(minlength=rows)
+        counts = self.indices.div(max(cols, 1), rounding_mode="floor").bincount(minlength=rows)
         return ops.csrmm(
-            self.values.to(matrix.dtype), self.places % max(cols, 1), torch.cat((counts.new_zeros(1), counts.cumsum(0))),
+            self.values.to(matrix.dtype), self.indices % max(cols, 1), torch.cat((counts.new_zeros(1), counts.cumsum(0))),
             matrix.contiguous(), rows=rows, cols=cols, transpose=transpose, unchecked=True,
         )  # fmt: skip
 
@@ -170,13 +170,14 @@ class Call:
     saves: bool  # for a backward pass
 
     def pieces(self, x_shape: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns the first step of each piece of a sequence, and its end."""
+        """Returns the first step of each piece of a sequence, and the step after its last one."""
         steps, size = x_shape[0], max(1, AT_ONCE // max(1, math.prod(self.shape), math.prod(x_shape[1:])))
         return [(first, min(first + size, steps)) for first in range(0, steps, size)]
 
 
 def _run(text: str, inputs: list[Tensor], matrix: Tensor | None, states: list[Tensor], params: Sequence[Tensor],
          line: Tensor | None, delay: int, store: bool = False) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+    """Runs the neuron `text`, with a recurrent `matrix` [in, out] or without: outputs, and states as in ops.run."""
     if matrix is None:
         return ops.run(text, inputs, states, params, store_states=store)
     return ops.recurrent_run(text, inputs, matrix, states, params, line, delay=delay, store_states=store)
@@ -212,12 +213,12 @@ class _Layer(torch.autograd.Function):
                 s = s.masked_fill(samples.ended("EventProp", given["lengths"], s), 0)
             spikes[first:last] = s
             if call.saves:
-                places = s.flatten().nonzero().squeeze(1)
+                indices = s.flatten().nonzero().squeeze(1)
                 before: Tensor | float = 0.0
                 if found.i is not None:
-                    before = torch.cat((states[found.i].unsqueeze(0), stored[found.i][:-1])).flatten()[places]
-                k = found.slope(before, current.flatten()[places].to(state_type(dtype))).reciprocal()
-                saved += [places.int(), k, *inputs]
+                    before = torch.cat((states[found.i].unsqueeze(0), stored[found.i][:-1])).flatten()[indices]
+                k = found.slope(before, current.flatten()[indices].to(state_type(dtype))).reciprocal()
+                saved += [indices.int(), k, *inputs]
             if given:
                 states = [samples.leaving(r, 1, v.unsqueeze(0), **given)[0] for r, v in zip(stored, states)]
                 line = None if recurrent is None else samples.leaving(s, call.delay, line, **given)
@@ -237,38 +238,41 @@ class _Layer(torch.autograd.Function):
     def backward(ctx, g: Tensor | None, *_):
         if g is None:
             return None, None, None, None, None
-        call, (shape, dtype) = ctx.call, ctx.x
+        call, (shape, x_dtype) = ctx.call, ctx.x
         weight, recurrent, before, *saved = ctx.saved_tensors
         per_piece = 2 if weight is None else 4
         pieces = [saved[n : n + per_piece] for n in range(0, len(saved), per_piece)]
-        kind, neurons = state_type(g.dtype), call.neurons
-        new = lambda *sizes: g.new_zeros(sizes, dtype=kind)
-        numbers = [torch.full((), c, dtype=kind, device=g.device) for c in call.found.adjoint]
-        matrix = None if recurrent is None else recurrent.to(kind)  # from the neurons that a spike reaches, back to it
-        push = None
+        dtype, neurons = state_type(g.dtype), call.neurons
+        zeros = lambda *sizes: g.new_zeros(sizes, dtype=dtype)
+        params = [torch.full((), c, dtype=dtype, device=g.device) for c in call.found.adjoint]
+        matrix = None if recurrent is None else recurrent.to(dtype)  # from the neurons that a spike reaches, back to it
+        push = None  # the derivative of the penalty with respect to the count of each neuron in a sample
         if call.count[1]:
-            push = _push(call, sum(((n % neurons).bincount(minlength=neurons) for n, *_ in pieces), new(neurons)))
-        x_grad = g.new_empty(shape, dtype=dtype) if ctx.needs_input_grad[1] else None
-        weight_grad = new(shape[-1], neurons) if ctx.needs_input_grad[2] else None
-        bias_grad = new(neurons) if ctx.needs_input_grad[3] else None
-        recurrent_grad = new(neurons, neurons) if ctx.needs_input_grad[4] else None
-        states, line, after = [new(*call.shape) for _ in range(3)], None, new(call.delay, *call.shape)
-        for (first, last), (places, k, *events) in zip(reversed(call.pieces(shape)), reversed(pieces)):
-            dg, spread, n = new(last - first, *call.shape), new(last - first, *call.shape), places.long()
-            behind = min(last, shape[0] - 1)  # the difference of the last step is 0
-            dg[: behind - first] = g[first + 1 : behind + 1]
-            dg[: behind - first] -= g[first:behind]
+            (target, strength), batch = call.count, max(1, math.prod(call.shape) // max(1, neurons))
+            counts = sum(((n % neurons).bincount(minlength=neurons) for n, *_ in pieces), zeros(neurons))
+            push = strength * (counts / batch - target) / batch
+        x_grad = g.new_empty(shape, dtype=x_dtype) if ctx.needs_input_grad[1] else None
+        weight_grad = zeros(shape[-1], neurons) if ctx.needs_input_grad[2] else None
+        bias_grad = zeros(neurons) if ctx.needs_input_grad[3] else None
+        recurrent_grad = zeros(neurons, neurons) if ctx.needs_input_grad[4] else None
+        states, line = [zeros(*call.shape) for _ in range(3)], None
+        after = zeros(call.delay, *call.shape)  # dx of the steps after the piece
+        for (first, last), (indices, k, *events) in zip(reversed(call.pieces(shape)), reversed(pieces)):
+            dg, spread, n = zeros(last - first, *call.shape), zeros(last - first, *call.shape), indices.long()
+            end = min(last, shape[0] - 1)  # the difference of the last step is 0
+            dg[: end - first] = g[first + 1 : end + 1]
+            dg[: end - first] -= g[first:end]
             if call.lengths is not None:
                 dg.masked_fill_(samples.ended("EventProp", (call.lengths - 1 - first).clamp(0, last - first), dg), 0)
             if push is not None:
                 dg.view(-1)[n] -= push[n % neurons] / k
             spread.view(-1)[n] = k
             inputs = [dg.flip(0), spread.flip(0)]
-            (change, dx), states = _run(ADJOINT, inputs, matrix, states, numbers, line, call.delay)
+            (change, dx), states = _run(ADJOINT, inputs, matrix, states, params, line, call.delay)
             dx = dx.flip(0)
             rows = dx if weight is None and recurrent is None else dx.flatten(0, -2)
             if x_grad is not None:
-                x_grad[first:last] = dx if weight is None else dx @ weight.to(kind)
+                x_grad[first:last] = dx if weight is None else dx @ weight.to(dtype)
             if weight_grad is not None:
                 weight_grad += Events(*events, (rows.shape[0], shape[-1])).times(rows, transpose=True)
             if bias_grad is not None:
@@ -277,23 +281,15 @@ class _Layer(torch.autograd.Function):
                 line = in_flight(change[-call.delay :], call.delay, line)
                 both = torch.cat((dx, after))
                 if recurrent_grad is not None:
-                    sent = Events(places, k.new_ones(1), (rows.shape[0], neurons))
+                    sent = Events(indices, k.new_ones(1), (rows.shape[0], neurons))
                     recurrent_grad += sent.times(both[call.delay :].flatten(0, -2), transpose=True)
                 after = both[: call.delay]
         if recurrent_grad is not None and before is not None:
-            recurrent_grad += before.flatten(0, -2).t().to(kind) @ after.flatten(0, -2)
+            recurrent_grad += before.flatten(0, -2).t().to(dtype) @ after.flatten(0, -2)
         return (
             None, x_grad, weight_grad if weight_grad is None else weight_grad.t(), bias_grad,
             recurrent_grad if recurrent_grad is None else recurrent_grad.t(),
         )  # fmt: skip
-
-
-def _push(call: Call, counts: Tensor) -> Tensor:
-    """Returns the derivative of the penalty with respect to the count of each neuron in each sample, from the counts
-    ``[neurons]`` of all samples."""
-    target, strength = call.count
-    batch = max(1, math.prod(call.shape) // max(1, call.neurons))
-    return strength * (counts / batch - target) / batch
 
 
 class EventProp(Population):
@@ -304,7 +300,7 @@ class EventProp(Population):
 
     Args:
         neuron: a :class:`LIF` or :class:`CubaLIF` with hard reset, or a :class:`Neuron` that computes the same: linear
-            below a constant threshold, with a constant reset, and constants that are numbers. Its surrogate has no
+            below a constant threshold, with a constant reset below it, and scalar constants. Its surrogate has no
             effect.
         layer: an ``nn.Linear`` before the neurons, whose gradient is computed from the entries of x that are not 0;
             None: x is the neurons' input. With hooks or another forward it is called like any other module. Any other
@@ -365,7 +361,7 @@ class EventProp(Population):
             reason = coefficients(cell.text, tuple(cell.numbers.values()), len(cell.initial))
         if isinstance(reason, str):
             raise TypeError(
-                f"{self._title()}: neuron must be a LIF or CubaLIF with hard reset and constants that are numbers, or "
+                f"{self._title()}: neuron must be a LIF or CubaLIF with hard reset and scalar constants, or "
                 f"text of the same equations: {reason}"
             )
         return reason
