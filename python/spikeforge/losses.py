@@ -141,10 +141,8 @@ def time_to_first_spike_loss(
     steps = _steps("time_to_first_spike_loss", spikes, lengths, of_classes=True)
     _check_target("time_to_first_spike_loss", target, steps.x)
     times = _FirstTimes.apply(steps.x, steps.length.unsqueeze(1))
-    entropy = functional.cross_entropy(-times / tau0, target)
-    if not alpha:  # exp may be infinite
-        return entropy
-    return entropy + alpha * (times.gather(1, target.unsqueeze(1)) / tau1).expm1().mean()
+    late = (times.gather(1, target.unsqueeze(1)) / tau1).expm1().mean() if alpha else 0.0  # exp may be infinite
+    return functional.cross_entropy(-times / tau0, target) + alpha * late
 
 
 def tet_loss(

@@ -300,8 +300,7 @@ class EventProp(Population):
 
     Args:
         neuron: a :class:`LIF` or :class:`CubaLIF` with hard reset, or a :class:`Neuron` that computes the same: linear
-            below a constant threshold, with a constant reset below it, and scalar constants. Its surrogate has no
-            effect.
+            below a constant threshold, with a constant reset below it, and scalar constants. Its surrogate has no effect.
         layer: an ``nn.Linear`` before the neurons, whose gradient is computed from the entries of x that are not 0;
             None: x is the neurons' input. With hooks or another forward it is called like any other module. Any other
             layer may precede the module (a :class:`DelayedLinear`, whose delays are learned, or a convolution).
@@ -338,7 +337,7 @@ class EventProp(Population):
         if self.delay < 1:
             raise ValueError(f"EventProp: delay must be 1 step or more, but is {delay}")
         for name, linear in (("layer", layer), ("recurrent", recurrent)):
-            if linear is not None and not isinstance(linear, nn.Linear):
+            if not isinstance(linear, nn.Linear | None):
                 raise TypeError(f"EventProp: {name} must be an nn.Linear, but is {type(linear).__name__}")
         if recurrent is not None:
             sizes = {recurrent.in_features, recurrent.out_features} | ({layer.out_features} if layer else set())
@@ -361,8 +360,8 @@ class EventProp(Population):
             reason = coefficients(cell.text, tuple(cell.numbers.values()), len(cell.initial))
         if isinstance(reason, str):
             raise TypeError(
-                f"{self._title()}: neuron must be a LIF or CubaLIF with hard reset and scalar constants, or "
-                f"text of the same equations: {reason}"
+                f"{self._title()}: neuron must be a LIF or CubaLIF with hard reset and scalar constants, or text of the "
+                f"same equations: {reason}"
             )
         return reason
 
@@ -370,11 +369,8 @@ class EventProp(Population):
     def _advance(self, inputs: Sequence[Tensor], state: Mapping[str, Tensor], store: bool) -> tuple[Any, State]:
         x, neuron, found = inputs[0], self.neuron, self._found()
         if self.recurrent is not None and not is_plain_linear(self.recurrent):
-            raise TypeError(
-                f"{self._title()}: recurrent must be an nn.Linear without hooks or another forward; constrain its weight by "
-                "torch.nn.utils.parametrize"
-            )
-        called = self.layer is not None and not is_plain_linear(self.layer)
+            raise TypeError(f"{self._title()}: recurrent must be an nn.Linear without hooks or another forward")
+        called = self.layer is not None and not is_plain_linear(self.layer)  # not part of the operation
         first, second = None if called else self.layer, self.recurrent
         weight, recurrent = (None if part is None else part.weight for part in (first, second))
         n = None if called else next((part.in_features for part in (first, second) if part is not None), None)
@@ -398,7 +394,7 @@ class EventProp(Population):
             starts = cell.initial.values()
             states = list(states) or [x.new_full(shape, start, dtype=state_type(dtype)) for start in starts]
             count = (self.target_count, self.count_strength if self.training else 0.0)
-            neurons = shape[-1] if second or weight is not None else math.prod(shape[1:] or shape)
+            neurons = math.prod(shape[1:] or shape) if (self.layer or self.recurrent) is None else shape[-1]
             saves = torch.is_grad_enabled()
             given = Call(text, params, found, shape, neurons, states, line, self.delay, lengths, count, saves)
             spikes, *after = _Layer.apply(given, x, weight, bias, recurrent)
