@@ -2,7 +2,8 @@
 //
 // frames_in_shared computes frames in shared memory, from the events between searches.
 // frames_in_global adds events to frames in global memory: those that are too large or too few, and those of samples
-// whose times are not sorted or whose cells overflow in shared memory.
+// whose times are not sorted or whose cells overflow in shared memory. It also completes surfaces, because a pixel's
+// last event may be in an earlier frame.
 #pragma once
 
 #include "csrc/kernels/frames/arguments.h"
@@ -79,8 +80,7 @@ __device__ __forceinline__ void add_event(const FramesArguments& a, const Steps&
     add(static_cast<Int*>(a.out) + index(step), sign * (steps.length - remainder));
     if (step + 1 < a.steps && remainder != 0) add(static_cast<Int*>(a.out) + index(step + 1), sign * remainder);
   }
-  if constexpr (values == Values::surface)
-    atomicMax(static_cast<Int*>(a.out) + index(step), step * steps.length + remainder + 1);
+  if constexpr (values == Values::surface) atomicMax(static_cast<Int*>(a.out) + index(step), remainder + 1);
 }
 
 // An event. `position` is its time, or its number in the batch if steps are counted.
@@ -174,7 +174,7 @@ __device__ __forceinline__ void find_steps(const FramesArguments& a, const Steps
 }
 
 // The cells of a frame in shared memory: counters of 16 bits (the low halves of all words, then the high halves),
-// single bits, sums of voxels in 32 bits, or times since the begin of the block's first step in 32 bits.
+// single bits, sums of voxels in 32 bits, or times since the begin of the step in 32 bits.
 template <Values values> struct SharedCells {
   unsigned* words;
   int half;  // the number of low halves
@@ -183,8 +183,8 @@ template <Values values> struct SharedCells {
     for (int i = threadIdx.x; i < bytes / 16; i += blockDim.x) reinterpret_cast<uint4*>(words)[i] = {0, 0, 0, 0};
   }
 
-  // `since` is the time of the event since the begin of its step or, for surfaces, of the block's first step.
-  // `is_next`: adds a voxel to the following step. Returns false if the cell overflows.
+  // `since` is the time of the event since the begin of its step. `is_next`: adds a voxel to the following step.
+  // Returns false if the cell overflows.
   __device__ __forceinline__ bool add(int cell, unsigned since, unsigned length, bool is_next, Int sign) const {
     if constexpr (values == Values::binary || values == Values::bits) atomicOr(words + cell / 32, 1u << (cell % 32));
     if constexpr (values == Values::surface) atomicMax(words + cell, since + 1);
@@ -225,8 +225,11 @@ template <bool first, class A, class B> struct EitherOf { using Type = A; };
 template <class A, class B> struct EitherOf<false, A, B> { using Type = B; };
 template <bool first, class A, class B> using Either = typename EitherOf<first, A, B>::Type;
 
+// What frames_in_shared stores: words of bits, and times of surfaces, which have the size of the numbers.
 template <Values values, class Number> struct Stored { using Type = Number; };
 template <class Number> struct Stored<Values::bits, Number> { using Type = unsigned; };
+template <> struct Stored<Values::surface, float> { using Type = unsigned; };
+template <> struct Stored<Values::surface, double> { using Type = Int; };
 
 // Divides as operator/ of double does, by two steps of Newton's method from the inverse (Markstein, IBM J. Res. Dev.
 // 34, 1990). The bounds of the divisor prevent overflow. They do not change surfaces: ages are in [1, 2^63], so
@@ -243,27 +246,16 @@ __device__ __forceinline__ double operator/(double n, const Divisor& by) {
   return quotient;
 }
 
-// Returns the number of a cell from a sum of voxels or the time of a surface.
-template <Values values, class Number>
-__device__ __forceinline__ Number finished(const Steps& steps, int step, Int sum, const Divisor& divisor) {
-  const Number number = static_cast<Number>(number_of(values, steps, step, sum, divisor));
-  if constexpr (values == Values::surface) return exp(number);
-  return number;
-}
-
-// A block computes `steps_of_block` consecutive frames of a sample. The blocks of a cluster have the following steps of
-// surfaces, and otherwise parts of the events of the same steps.
+// A cluster of blocks computes `steps_of_block` consecutive frames of a sample, each block from a part of the events.
 template <Values values, class T, class X, class Y, class P, class Number, int threads>
 __device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
-  constexpr bool is_voxel = values == Values::voxel, is_surface = values == Values::surface;
+  constexpr bool is_voxel = values == Values::voxel;
   constexpr int before = is_voxel ? 1 : 0;  // voxels also have the events of the step before
   using Result = typename Stored<values, Number>::Type;
   extern __shared__ __align__(16) unsigned shared[];
   const int blocks = blocks_in_cluster(), rank = blocks > 1 ? rank_in_cluster() : 0;
-  const int sharing = is_surface ? 1 : blocks, share = is_surface ? 0 : rank;
   const int cluster = static_cast<int>(blockIdx.x) / blocks, sample = cluster % a.samples;
-  const int from = (is_surface ? rank : cluster / a.samples) * a.steps_of_block;
-  const int to = ::min(from + a.steps_of_block, a.steps);
+  const int from = cluster / a.samples * a.steps_of_block, to = ::min(from + a.steps_of_block, a.steps);
   const int cells = static_cast<int>(a.cells), width = row_width(a, values);
   if (blockIdx.x == 0) check_offsets(a);
   const SharedCells<values> shared_cells{shared, static_cast<int>(half_of(cells))};
@@ -271,20 +263,20 @@ __device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
   Int* const first = reinterpret_cast<Int*>(shared + bytes / 4);
   int2* const kept = reinterpret_cast<int2*>(first + a.steps_of_block + 2);  // cells and weights for the following step
   const Steps steps = steps_of_sample<T>(a, is_voxel, sample);
-  const bool is_possible = !has_second_pass(values) || steps.length <= 0x7fffffff / (is_voxel ? 1 : a.steps_of_block);
+  const bool is_possible = !has_second_pass(values) || steps.length >> 31 == 0;
   bool is_right = is_possible;
   if (is_possible) find_steps<T>(a, steps, events_of(a, sample), from - before, to - from + before + 1, first);
   const bool is_whole = has_whole_frames(a);
   const auto frame = [&](Int step) { return static_cast<Result*>(a.numbers) + (step * a.samples + sample) * a.cells; };
   const auto synchronise = [&] {
-    if (sharing > 1)
+    if (blocks > 1)
       cluster_barrier();
     else
       __syncthreads();
   };
 #pragma unroll 1
   for (int step = from; step < to; ++step) {
-    if (step == from || !is_surface) shared_cells.clear(bytes);
+    shared_cells.clear(bytes);
     synchronise();
 #pragma unroll 1
     for (int of_step = ::max(step - before, is_possible ? 0 : a.steps); of_step <= step; ++of_step) {
@@ -298,10 +290,9 @@ __device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
         for (int slot = threadIdx.x; slot < known; slot += threads)
           if (kept[slot].x >= 0) is_right &= shared_cells.add(kept[slot].x, kept[slot].y, 0, true, 1);
       const Int step_begin = of_step * steps.length;
-      const unsigned past = is_surface ? static_cast<unsigned>((step - from) * steps.length) : 0;
-      for (int slot = known + share * ahead * threads + threadIdx.x; slot < count; slot += sharing * ahead * threads) {
+      for (int slot = known + rank * ahead * threads + threadIdx.x; slot < count; slot += blocks * ahead * threads) {
         const auto add = [&](int i, int cell, unsigned since, Int sign) {
-          is_right &= shared_cells.add(cell, past + since, steps.length, is_next, sign);
+          is_right &= shared_cells.add(cell, since, steps.length, is_next, sign);
           if (is_voxel && slot + i * threads < room)
             kept[slot + i * threads] = {cell, sign < 0 ? -static_cast<int>(since) : static_cast<int>(since)};
         };
@@ -340,18 +331,17 @@ __device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
     }
     synchronise();
     const Divisor divisor(divisor_of(a, values, steps));
-    for (int i = 4 * (share * threads + threadIdx.x); i < cells; i += 4 * sharing * threads) {
+    for (int i = 4 * (rank * threads + threadIdx.x); i < cells; i += 4 * blocks * threads) {
       Either<is_voxel, Int, unsigned> totals[4] = {};
 #pragma unroll 1
-      for (int other = 0; other < sharing; ++other)
-        SharedCells<values>{sharing > 1 ? in_block(shared, other) : shared, shared_cells.half}.add_to(totals, i);
+      for (int other = 0; other < blocks; ++other)
+        SharedCells<values>{blocks > 1 ? in_block(shared, other) : shared, shared_cells.half}.add_to(totals, i);
       Pack<Result, 4, true> numbers;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         numbers.lane[k] = static_cast<Result>(totals[k]);
-        if (has_second_pass(values) && totals[k] != 0)
-          numbers.lane[k] =
-              finished<values, Result>(steps, step, is_voxel ? totals[k] : from * steps.length + totals[k], divisor);
+        if (is_voxel && totals[k] != 0)
+          numbers.lane[k] = static_cast<Result>(number_of(values, steps, step, totals[k], divisor));
       }
       if (cells % 4 == 0)
         *reinterpret_cast<Pack<Result, 4, true>*>(frame(step) + i) = numbers;
@@ -361,24 +351,6 @@ __device__ __forceinline__ void frames_in_shared(const FramesArguments& a) {
     synchronise();  // other blocks read the shared memory of this one
   }
   if (!is_right) a.redone[sample] = sample;
-  if (!is_surface || blocks == 1) return;
-  // Pixels without events in the block's steps until then have the last event of the blocks before.
-  cluster_barrier();
-  const Divisor divisor(divisor_of(a, values, steps));
-  for (int i = threadIdx.x; i < cells; i += threads) {
-    Int latest = 0;
-#pragma unroll
-    for (int other = 0; other + 1 < most_blocks_of_cluster; ++other) {
-      const unsigned since = other < rank ? in_block(shared, other)[i] : 0;
-      if (since != 0) latest = other * a.steps_of_block * steps.length + since;
-    }
-    for (int step = from; step < to && latest != 0; ++step) {
-      Result& number = frame(step)[i];
-      if (shared[i] != 0 && number != 0) break;
-      number = finished<values, Result>(steps, step, latest, divisor);
-    }
-  }
-  cluster_barrier();
 }
 
 // Waits until all blocks of the grid have arrived here for the `time`-th time. Their writes are visible afterwards.
@@ -422,52 +394,62 @@ __device__ __forceinline__ void add_events(const FramesArguments& a, Int first) 
   }
 }
 
-// Computes the numbers of a cell of a sample, at all steps, from the sums or times in `out`.
+// Computes the numbers of a cell of a sample, at all steps: from `out`, or in place from the times of frames_in_shared.
+// Times are since the begin of their step.
 template <Values values, class T, class Number>
 __device__ __forceinline__ void finish_cell(const FramesArguments& a, int sample, Int item) {
   constexpr int together = 4;  // steps that are loaded at once
+  using Since = typename Stored<Values::surface, Number>::Type;
+  const bool is_global = values == Values::voxel || is_in_global(a, sample);
   const Steps steps = steps_of_sample<T>(a, values == Values::voxel, sample);
   const Divisor divisor(divisor_of(a, values, steps));
-  const Int stride = a.samples * a.cells;
   Int latest = 0;
   for (int begin = 0; begin < a.steps; begin += together) {
     Int sums[together];
 #pragma unroll
-    for (int k = 0; k < together; ++k)
-      sums[k] = __ldcg(static_cast<const Int*>(a.out) + ::min(begin + k, a.steps - 1) * stride + item);
+    for (int k = 0; k < together; ++k) {
+      const Int i = ::min(begin + k, a.steps - 1) * (a.samples * a.cells) + item;
+      sums[k] = is_global ? __ldcg(static_cast<const Int*>(a.out) + i) : static_cast<const Since*>(a.numbers)[i];
+    }
 #pragma unroll
     for (int k = 0; k < together; ++k) {
       if (begin + k >= a.steps) break;
-      latest = values == Values::surface ? ::max(latest, sums[k]) : sums[k];
-      static_cast<Number*>(a.numbers)[(begin + k) * stride + item] =
-          finished<values, Number>(steps, begin + k, latest, divisor);
+      if (values == Values::voxel)
+        latest = sums[k];
+      else if (sums[k] != 0)
+        latest = (begin + k) * steps.length + sums[k];
+      const Number number = static_cast<Number>(number_of(values, steps, begin + k, latest, divisor));
+      static_cast<Number*>(a.numbers)[(begin + k) * (a.samples * a.cells) + item] =
+          values == Values::surface ? exp(number) : number;
     }
   }
 }
 
-// Computes frames in global memory, those of all samples or of the ones in `redone`.
+// Computes frames in global memory, those of all samples or of the ones in `redone`, and completes surfaces.
 template <Values values, class T, class X, class Y, class P, class Number>
 __device__ __forceinline__ void frames_in_global(const FramesArguments& a) {
   const Int thread = static_cast<Int>(blockIdx.x) * blockDim.x + threadIdx.x;
   const Int all = static_cast<Int>(gridDim.x) * blockDim.x;
   bool is_needed = false;
   for (int i = threadIdx.x; i < a.samples; i += blockDim.x) is_needed |= is_in_global(a, i);
-  if (!__syncthreads_or(is_needed)) return;
-  using Sum = Either<has_second_pass(values), Int, typename Stored<values, Number>::Type>;
-  if (a.redone == nullptr && blockIdx.x == 0) check_offsets(a);
-  for (Int i = thread; i < a.steps * a.samples * a.cells; i += all)
-    if (a.redone == nullptr || is_in_global(a, i / a.cells % a.samples)) static_cast<Sum*>(a.out)[i] = 0;
-  wait_for_grid(a.arrived, 1);
-  for (Int first = static_cast<Int>(blockIdx.x) * events_of_block; first < a.events;
-       first += static_cast<Int>(gridDim.x) * events_of_block)
-    add_events<values, T, X, Y, P, Number>(a, first);
-  if constexpr (has_second_pass(values)) {
-    wait_for_grid(a.arrived, 2);
+  if (__syncthreads_or(is_needed)) {
+    using Sum = Either<has_second_pass(values), Int, typename Stored<values, Number>::Type>;
+    if (a.redone == nullptr && blockIdx.x == 0) check_offsets(a);
+    for (Int i = thread; i < a.steps * a.samples * a.cells; i += all)
+      if (a.redone == nullptr || is_in_global(a, i / a.cells % a.samples)) static_cast<Sum*>(a.out)[i] = 0;
+    wait_for_grid(a.arrived, 1);
+    for (Int first = static_cast<Int>(blockIdx.x) * events_of_block; first < a.events;
+         first += static_cast<Int>(gridDim.x) * events_of_block)
+      add_events<values, T, X, Y, P, Number>(a, first);
+    if constexpr (has_second_pass(values)) wait_for_grid(a.arrived, 2);
+  } else if (values != Values::surface) {
+    return;
+  }
+  if constexpr (has_second_pass(values))
     for (Int item = thread; item < a.samples * a.cells; item += all) {
       const int sample = static_cast<int>(item / a.cells);
-      if (is_in_global(a, sample)) finish_cell<values, T, Number>(a, sample, item);
+      if (values == Values::surface || is_in_global(a, sample)) finish_cell<values, T, Number>(a, sample, item);
     }
-  }
 }
 
 }  // namespace frames

@@ -107,8 +107,6 @@ SPIKEFORGE_PLAIN_FN Int shared_bytes_of(Values values, Int cells) {
   return (words + 3) / 4 * 16;
 }
 
-constexpr int most_blocks_of_cluster = 8;
-
 constexpr int events_of_block = 2048;  // that a block adds to frames in global memory, one after another
 
 constexpr int no_cell = -1, wrong_cell = -2;

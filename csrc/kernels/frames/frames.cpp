@@ -24,18 +24,22 @@ struct FramesSpec {
 
 FramesSpec spec_of(const FramesLaunch& call, unsigned threads) {
   const auto of = [](Column column) { return static_cast<int>(column); };
-  return {threads,            call.values,        of(call.columns.t),         of(call.columns.x),
-          of(call.columns.y), of(call.columns.p), static_cast<int>(call.type)};
+  return {threads,
+          call.values,
+          of(call.columns.t),
+          of(call.columns.x),
+          of(call.columns.y),
+          of(call.columns.p),
+          static_cast<int>(call.type)};
 }
 
 constexpr unsigned threads_of_multiprocessor = 1024;  // with 64 registers
 
 // The threads of a block, for few and for many frames in shared memory. Of small blocks, two are resident if cells are
-// small. Sums and times need more registers.
+// small. Sums of voxels need more registers.
 std::array<unsigned, 2> threads_of(Values values) {
   if (values == Values::voxel) return {640, 640};
-  if (values == Values::surface) return {768, 768};
-  return {threads_of_multiprocessor, 512};
+  return {threads_of_multiprocessor, values == Values::surface ? threads_of_multiprocessor : 512};
 }
 
 jit::KernelSource print_source(const FramesSpec& spec) {
@@ -45,7 +49,8 @@ jit::KernelSource print_source(const FramesSpec& spec) {
   const unsigned threads = spec.threads != 0 ? spec.threads : threads_of(spec.values)[0];
   return {.name = spec.threads != 0 ? "event_frames_in_shared" : "event_frames",
           .entry = "spikeforge_frames",
-          .text = fmt::format(R"(#include <spikeforge/cuda/frames/frames.cuh>
+          .text = fmt::format(
+              R"(#include <spikeforge/cuda/frames/frames.cuh>
 
 using namespace spikeforge;
 using namespace spikeforge::frames;
@@ -54,11 +59,9 @@ extern "C" __global__ void __launch_bounds__({}, {}) spikeforge_frames(const __g
   {}<Values::{}, {}, {}, {}, {}, {}{}>(args);
 }}
 )",
-                              threads, threads_of_multiprocessor / threads,
-                              spec.threads != 0 ? "frames_in_shared" : "frames_in_global",
-                              values[static_cast<int>(spec.values)], columns[spec.t], columns[spec.x], columns[spec.y],
-                              columns[spec.p], cuda_name(static_cast<DType>(spec.type)),
-                              spec.threads != 0 ? fmt::format(", {}", threads) : "")};
+              threads, threads_of_multiprocessor / threads, spec.threads != 0 ? "frames_in_shared" : "frames_in_global",
+              values[static_cast<int>(spec.values)], columns[spec.t], columns[spec.x], columns[spec.y], columns[spec.p],
+              cuda_name(static_cast<DType>(spec.type)), spec.threads != 0 ? fmt::format(", {}", threads) : "")};
 }
 
 // A launch of frames_in_shared. No blocks: frames are too large, or too few to occupy a quarter of the device.
@@ -69,22 +72,15 @@ struct SharedLaunch {
 
 // Sets `steps_of_block` and `kept_events`.
 SharedLaunch shared_launch_of(Values values, FramesArguments& args, const jit::Device& device) {
-  SharedLaunch launch{.threads = threads_of(values)[0]};
+  SharedLaunch launch;
   const Int frames = Int{args.steps} * args.samples, most_bytes = kernels::most_shared_bytes(device);
-  const int most_blocks = device.major >= 9 ? most_blocks_of_cluster : 1;
-  if (values == Values::surface) {
-    args.steps_of_block = (args.steps - 1) / most_blocks + 1;
-    launch.cluster = static_cast<unsigned>((args.steps - 1) / args.steps_of_block + 1);
-    launch.blocks = Int{args.samples} * launch.cluster;
-  } else {
-    // Few frames have several blocks each.
-    while (launch.cluster < most_blocks && 4 * launch.cluster * frames < 3 * device.multiprocessors)
-      launch.cluster *= 2;
-    launch.threads = threads_of(values)[3 * launch.cluster * frames >= 4 * device.multiprocessors ? 1 : 0];
-    const Int resident = device.multiprocessors * (threads_of_multiprocessor / launch.threads);
-    args.steps_of_block = static_cast<int>(std::min({(frames - 1) / resident + 1, Int{args.steps}, Int{64}}));
-    launch.blocks = ((args.steps - 1) / args.steps_of_block + 1) * Int{args.samples} * launch.cluster;
-  }
+  // Few frames have several blocks each.
+  while (device.major >= 9 && launch.cluster < 8 && 4 * launch.cluster * frames < 3 * device.multiprocessors)
+    launch.cluster *= 2;
+  launch.threads = threads_of(values)[3 * launch.cluster * frames >= 4 * device.multiprocessors ? 1 : 0];
+  const Int resident = device.multiprocessors * (threads_of_multiprocessor / launch.threads);
+  args.steps_of_block = static_cast<int>(std::min({(frames - 1) / resident + 1, Int{args.steps}, Int{64}}));
+  launch.blocks = ((args.steps - 1) / args.steps_of_block + 1) * Int{args.samples} * launch.cluster;
   const Int bytes = shared_bytes_of(values, args.cells) + 8 * (args.steps_of_block + Int{2});
   if (bytes > most_bytes || 4 * launch.blocks < device.multiprocessors || launch.blocks >> 30 != 0) return {};
   args.kept_events =
