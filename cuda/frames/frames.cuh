@@ -225,7 +225,7 @@ template <bool first, class A, class B> struct EitherOf { using Type = A; };
 template <class A, class B> struct EitherOf<false, A, B> { using Type = B; };
 template <bool first, class A, class B> using Either = typename EitherOf<first, A, B>::Type;
 
-// What frames_in_shared stores: words of bits, and times of surfaces, which have the size of the numbers.
+// The type that frames_in_shared stores: of bits, words; of surfaces, times of the size of the numbers.
 template <Values values, class Number> struct Stored { using Type = Number; };
 template <class Number> struct Stored<Values::bits, Number> { using Type = unsigned; };
 template <> struct Stored<Values::surface, float> { using Type = unsigned; };

@@ -177,9 +177,8 @@ class SparseBackwardFeedback final : public BackwardFeedback {
     const at::Tensor window = grads_.narrow(0, first_, delay_).view({delay_ * sizes_.width, sizes_.samples});
     const sparse::CsrMatrix matrix{weights_,       targets_,       c.indptr, sizes_.width, delay_ * sizes_.width,
                                    Values::number, grads_.is_cpu()};
-    const auto entries = [&] {
-      return output.reshape({sizes_.samples, sizes_.width}).t().contiguous();
-    };  // [H, samples]
+    // Returns the output as [H, samples].
+    const auto entries = [&] { return output.reshape({sizes_.samples, sizes_.width}).t().contiguous(); };
     if (!c.are_homogeneous())
       return (of_weights.defined() ? sparse::product_and_weight_grad(matrix, window, entries(), c.values, of_weights)
                                    : sparse::product(matrix, window))

@@ -164,7 +164,7 @@ SPIKEFORGE_PLAIN_FN Int sign_of(const FramesArguments& a, int p) {
   return a.channels == 1 && a.p != nullptr && p <= 0 ? -1 : 1;
 }
 
-// What number_of divides by.
+// Returns the divisor of number_of.
 SPIKEFORGE_PLAIN_FN double divisor_of(const FramesArguments& a, Values values, const Steps& steps) {
   return values == Values::voxel ? static_cast<double>(steps.length) : a.tau;
 }
